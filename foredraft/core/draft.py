@@ -1,0 +1,187 @@
+"""What crosses the seams: a draft, its scores, its outcome, and the protocols of those who make them.
+
+Shapes, here and everywhere:
+
+    B   sequences in a batch
+    N   guesses in one sequence's draft (its nodes); ragged, and zero is ordinary decoding
+    R   rows of a pass: the sum over its sequences of N + 1
+    V   tokens in the target's vocabulary
+    H   width of a hidden state
+
+A draft is a tree. Node ``i`` is a guess that follows node ``parents[i]``; ``ROOT`` (-1) is the committed sequence
+itself. A chain is ``parents = (-1, 0, 1, ...)``. Parents come before their children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from foredraft.errors import DrafterError
+
+if TYPE_CHECKING:
+    from foredraft.core.law import Law
+    from foredraft.core.noise import Noise
+    from foredraft.core.sequence import Sequence as Text
+
+Array = Any  # numpy on the CPU, torch on a GPU: anything that follows the array API standard
+ROOT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A tree of guesses for one sequence, with the law each guess was drawn from.
+
+    ``laws`` is None when every guess is certain of itself (a one-hot q: retrieval, argmax); otherwise it holds one law
+    a node, exactly the one the token was drawn from. Siblings count in order: a later one's law is the one it was drawn
+    from given the earlier ones. ``source`` names the drafter in the statistics.
+
+    Raises DrafterError when the lengths differ or a parent does not come before its child.
+    """
+
+    tokens: tuple[int, ...] = ()  # [N]
+    parents: tuple[int, ...] = ()  # [N]
+    laws: tuple[Law, ...] | None = None  # [N] of [V]
+    source: str = "none"
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if len(self.parents) != n or (self.laws is not None and len(self.laws) != n):
+            laws = "none" if self.laws is None else len(self.laws)
+            raise DrafterError(f"{self.source}: a draft of {n} tokens has {len(self.parents)} parents and {laws} laws")
+        for i, parent in enumerate(self.parents):
+            if not ROOT <= parent < i:
+                raise DrafterError(f"{self.source}: node {i} of a draft names parent {parent}, which is not before it")
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], laws: Sequence[Law] | None = None, source: str = "none") -> Draft:
+        """Return the draft whose guesses follow one another."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), None if laws is None else tuple(laws), source)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def children(self, node: int) -> tuple[int, ...]:
+        """Return the guesses that follow ``node`` (or ROOT), in the order they were drawn."""
+        return tuple(i for i, parent in enumerate(self.parents) if parent == node)
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Return the nodes from the committed sequence down to ``node``, which comes last."""
+        nodes: list[int] = []
+        while node != ROOT:
+            nodes.append(node)
+            node = self.parents[node]
+        return tuple(reversed(nodes))
+
+    def depths(self) -> tuple[int, ...]:
+        """Return how many guesses deep each node lies; a child of the committed sequence lies 1 deep."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return tuple(depths)
+
+    def first(self, nodes: int) -> Draft:
+        """Return the draft without all but its first ``nodes`` nodes.
+
+        Exact under every rule: the cut looks at positions, never at what was drawn.
+        """
+        if nodes >= len(self):
+            return self
+        laws = None if self.laws is None else self.laws[:nodes]
+        return Draft(self.tokens[:nodes], self.parents[:nodes], laws, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one pass of the target says: a row for each sequence's last token, then one for each of its guesses."""
+
+    logits: Array  # [R, V]
+    starts: tuple[int, ...]  # [B] the row of each sequence's last committed token; its guesses' rows follow
+    hidden: Mapping[int, Array]  # layer -> [R, H], for the layers that drafters tap
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the accept rule decides: the surviving path, and the law of the one token that follows it."""
+
+    path: tuple[int, ...]  # nodes, each the parent of the next
+    law: Law  # [V] a residual after a refusal, the target's own (the bonus) otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one round committed to one sequence."""
+
+    draft: Draft
+    tokens: tuple[int, ...]  # committed this round; at least one
+    accepted: int  # how many of them were guesses of the draft
+    kept: tuple[int, ...]  # the nodes whose keys and values stay in the target's cache
+    origins: tuple[str, ...]  # [len(tokens)] who wrote each: a drafter's name, "correction", "bonus" or "plain"
+    finish_reason: str | None  # "stop", "length", or None when the sequence goes on
+
+
+class Quote(Protocol):
+    """The price of a guess, now, for one sequence."""
+
+    limit: int  # guesses there is room for; more are cut off
+
+    def worth(self, path_probability: float, rows: int) -> bool:
+        """Say whether one more guess pays.
+
+        ``path_probability`` is the chance that everything the guess builds on survives, ``rows`` the guesses the draft
+        already has.
+        """
+        ...
+
+
+class Planner(Protocol):
+    """Plain arithmetic over measured costs and observed acceptance."""
+
+    def quote(self, sequences: Sequence[Text]) -> Sequence[Quote]:
+        """Price one more guess for each sequence; the answer may be no at once."""
+        ...
+
+    def record(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn from a round."""
+        ...
+
+
+class Target(Protocol):
+    """The model whose text is wanted."""
+
+    vocabulary: int  # V
+
+    def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
+        """Score every guess in one pass, feeding first whatever the cache lacks of each sequence."""
+        ...
+
+    def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
+        """Forget what was refused. Afterwards the cache holds exactly ``len(sequence) - 1`` tokens of each."""
+        ...
+
+
+class Drafter(Protocol):
+    """Whoever guesses ahead. A stranger's drafter needs nothing but these five names.
+
+    ``taps`` names the target's layers whose hidden states ``observe`` wants to see.
+    """
+
+    name: str
+    taps: tuple[int, ...]
+
+    def begin(self, sequence: Text) -> None:
+        """Meet a sequence, its prompt complete and its answer empty."""
+        ...
+
+    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
+        """Guess ahead, a draft a sequence, while its quote says it is worth it. Changes no sequence."""
+        ...
+
+    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+        """See what became of the round's drafts, after the sequences have grown."""
+        ...
+
+    def end(self, sequence: Text) -> None:
+        """Forget a sequence."""
+        ...

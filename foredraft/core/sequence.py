@@ -1,0 +1,60 @@
+"""A growing sequence and the rule that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from foredraft.core.noise import Noise
+from foredraft.core.sampling import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and the answer so far, as token ids.
+
+    The answer ends, with ``finish_reason`` "stop", at a token of ``stop_ids`` or where ``ends`` says so (it is told each
+    answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it from
+    outside, between rounds. Two sequences are equal only if they are the same object.
+    """
+
+    tokens: list[int]
+    limit: int
+    params: SamplingParams = field(default_factory=SamplingParams)
+    noise: Noise = field(default_factory=lambda: Noise(0))
+    stop_ids: frozenset[int] = frozenset()
+    ends: Callable[[int], bool] | None = None
+    prompt_length: int = -1
+    finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt_length < 0:
+            self.prompt_length = len(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def answer(self) -> list[int]:
+        """The tokens generated so far, a final end-of-text token included."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still be committed."""
+        return self.limit - len(self.tokens)
+
+    def append(self, token: int) -> bool:
+        """Commit one token; say whether the sequence goes on."""
+        self.tokens.append(token)
+        ended = self.ends is not None and self.ends(token)
+        if ended or token in self.stop_ids:
+            self.finish_reason = "stop"
+        elif self.room <= 0:
+            self.finish_reason = "length"
+        return self.finish_reason is None
+
+    def cancel(self) -> None:
+        """End the sequence as it stands."""
+        if self.finish_reason is None:
+            self.finish_reason = "cancelled"

@@ -1,0 +1,80 @@
+"""Facts about rounds: how many, how much was drafted and accepted, by whom and where, and what time it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foredraft.core.draft import Outcome
+from foredraft.core.sequence import Sequence as Text
+
+
+@dataclass(slots=True)
+class Count:
+    """What one drafter did: rounds in which it guessed, guesses, and how many survived at each depth."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one round of one sequence."""
+        self.rounds += 1
+        self.drafted += len(outcome.draft)
+        self.accepted += outcome.accepted
+        missing = outcome.accepted - len(self.accepted_per_position)
+        self.accepted_per_position.extend([0] * missing)
+        for depth in range(outcome.accepted):
+            self.accepted_per_position[depth] += 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """The facts of one generation. Times are seconds of wall clock and belong to the whole batch.
+
+    A pass that reads a prompt yields the answer's first token and is counted apart: ``passes`` are the target's passes
+    after it, so plain decoding makes exactly ``tokens - answers`` of them.
+    """
+
+    answers: int = 0
+    tokens: int = 0
+    passes: int = 0
+    total: Count = field(default_factory=Count)
+    by_drafter: dict[str, Count] = field(default_factory=dict)
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+    def record(
+        self, sequences: Sequence[Text], outcomes: Sequence[Outcome], *, draft_s: float, verify_s: float, all_s: float
+    ) -> None:
+        """Count one round of the batch."""
+        prefill = False
+        for sequence, outcome in zip(sequences, outcomes, strict=True):
+            self.tokens += len(outcome.tokens)
+            if len(sequence) - len(outcome.tokens) == sequence.prompt_length:
+                self.answers += 1
+                prefill = True
+                continue
+            self.passes += 1
+            if len(outcome.draft):
+                self.total.add(outcome)
+                self.by_drafter.setdefault(outcome.draft.source, Count()).add(outcome)
+        if prefill:
+            self.prefill_s += all_s
+        else:
+            self.decode_s += all_s
+            self.draft_s += draft_s
+            self.verify_s += verify_s
+
+    @property
+    def mean_tokens_per_pass(self) -> float:
+        """Tokens a target pass after the first yields; 1 when there was none."""
+        return (self.tokens - self.answers) / self.passes if self.passes else 1.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Guesses accepted over guesses drafted; 0 when there was none."""
+        return self.total.accepted / self.total.drafted if self.total.drafted else 0.0

@@ -1,0 +1,86 @@
+"""Every error a user can meet, in one tree.
+
+ForedraftError
+├── OptionError                 an option, or its value, that cannot be honoured
+├── PromptError                 an empty prompt, or one longer than the context
+├── ModelError                  anything about a model
+│   ├── ModelNotFound           no such folder, file, alias or hub id
+│   ├── UnsupportedModel        recognised, but it cannot be run (and why)
+│   ├── WeightsError            pickled, truncated or lying weights
+│   ├── TokenizerError          no tokenizer, or one of a kind that is not understood
+│   └── NumericalError          the model answered with NaN or infinite logits
+├── DrafterError                an unknown drafter, or one that broke the protocol
+│   └── VocabularyMismatch      draft and target do not speak the same tokens
+├── FetchError                  a download that failed or is not what was asked for
+└── StorageError                the disk refused (full, read-only)
+
+Each message is one sentence that says what is wrong and, where there is one, the way out.
+"""
+
+__all__ = [
+    "DrafterError",
+    "FetchError",
+    "ForedraftError",
+    "ModelError",
+    "ModelNotFound",
+    "NumericalError",
+    "OptionError",
+    "PromptError",
+    "StorageError",
+    "TokenizerError",
+    "UnsupportedModel",
+    "VocabularyMismatch",
+    "WeightsError",
+]
+
+
+class ForedraftError(Exception):
+    """Anything Foredraft refuses or cannot do."""
+
+
+class OptionError(ForedraftError, ValueError):
+    """An option, or its value, that cannot be honoured."""
+
+
+class PromptError(ForedraftError, ValueError):
+    """A prompt that cannot be answered."""
+
+
+class ModelError(ForedraftError):
+    """Anything about a model."""
+
+
+class ModelNotFound(ModelError):  # noqa: N818 - the name says it; "ModelNotFoundError" says it twice
+    """No such folder, file, alias or hub id."""
+
+
+class UnsupportedModel(ModelError):  # noqa: N818 - as above
+    """A model that is recognised but cannot be run."""
+
+
+class WeightsError(ModelError):
+    """Weights that are pickled, truncated or lie about themselves."""
+
+
+class TokenizerError(ModelError):
+    """No tokenizer, or one of a kind that is not understood."""
+
+
+class NumericalError(ModelError):
+    """The model answered with NaN or infinite logits."""
+
+
+class DrafterError(ForedraftError):
+    """An unknown drafter, or one that broke the protocol."""
+
+
+class VocabularyMismatch(DrafterError):  # noqa: N818 - as above
+    """Draft and target do not speak the same tokens."""
+
+
+class FetchError(ForedraftError):
+    """A download that failed, or that is not what was asked for."""
+
+
+class StorageError(ForedraftError):
+    """The disk refused."""

@@ -1,0 +1,53 @@
+"""What a forward pass takes and gives: the seam between a cache of slots and whoever does the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foredraft.core.draft import Scored
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one sequence contributes to a pass: tokens that follow the first ``start`` tokens its slot already holds.
+
+    Row ``i`` follows row ``parents[i]``, or the slot's first ``start`` tokens where that is -1, and sees itself, its
+    ancestors and those tokens, nothing else; its position is ``start`` plus the number of its ancestors. The pass writes
+    its keys and values at place ``start + i`` of the slot. Logits are wanted of the last ``wanted`` rows.
+    """
+
+    slot: int
+    start: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    wanted: int
+
+
+class Model(Protocol):
+    """A forward pass over a cache of slots. It trusts its caller about what each slot holds."""
+
+    vocabulary: int  # width of the logits, padding included
+    context: int  # positions the model was made for
+    rewindable: bool  # whether a slot can be put back to fewer tokens; False for recurrent states
+
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+        """Run the rows of several slots through the model in one pass.
+
+        ``Scored.logits`` is [sum of wanted, V] in float32 or wider (numpy on the CPU, torch on a GPU),
+        ``Scored.starts`` the first wanted row of each, ``Scored.hidden[layer]`` the [sum of wanted, H] output of that
+        layer (-1 is the embedding). Slots grow as needed.
+        """
+        ...
+
+    def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
+        """Keep of the last pass only ``rows`` (increasing, each the parent of the next), moved to follow ``start``.
+
+        Returns how many the slot now holds beyond ``start``; fewer than asked for are fed again by the caller.
+        """
+        ...
+
+    def release(self, slot: int) -> None:
+        """Forget a slot's content and free what memory that frees."""
+        ...

@@ -55,7 +55,15 @@ class ModelNotFound(ModelError):  # noqa: N818 - the name says it; "ModelNotFoun
 
 
 class UnsupportedModel(ModelError):  # noqa: N818 - as above
-    """A model that is recognised but cannot be run."""
+    """A model that is recognised but cannot be run.
+
+    ``elsewhere`` says that only the decoder table lacks it and transformers' own module may run it; without it the
+    model is refused outright.
+    """
+
+    def __init__(self, message: str, *, elsewhere: bool = False) -> None:
+        super().__init__(message)
+        self.elsewhere = elsewhere
 
 
 class WeightsError(ModelError):

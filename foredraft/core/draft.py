@@ -57,7 +57,8 @@ class Draft:
     @classmethod
     def chain(cls, tokens: Sequence[int], laws: Sequence[Law] | None = None, source: str = "none") -> Draft:
         """Return the draft whose guesses follow one another."""
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), None if laws is None else tuple(laws), source)
+        ids = tuple(int(token) for token in tokens)  # plain ints, also from an array
+        return cls(ids, tuple(range(-1, len(ids) - 1)), None if laws is None else tuple(laws), source)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -51,9 +51,7 @@ class Dense:
         """Return the token at ``uniform`` of the cumulative law, by inversion."""
         xp = array_namespace(self.probabilities)
         total = xp.cumulative_sum(self.probabilities)  # [V]
-        # u < total, strictly, so a token of probability zero is never at u; rounding at the very top is stepped back
-        point = xp.minimum(xp.asarray([uniform], dtype=total.dtype, device=total.device) * total[-1], total[-1])
-        index = int(xp.searchsorted(total, point, side="right")[0])
-        if index < total.shape[0]:
-            return index
-        return int(xp.searchsorted(total, total[-1:], side="left")[0])
+        point = xp.asarray([uniform], dtype=total.dtype, device=total.device) * total[-1]
+        index = min(int(xp.searchsorted(total, point, side="right")[0]), total.shape[0] - 1)
+        # rounding, at the very top or in a parallel sum, may end on a token ruled out: the likeliest stands in for it
+        return index if self.probabilities[index] > 0 else int(xp.argmax(self.probabilities))

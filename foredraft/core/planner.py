@@ -43,7 +43,8 @@ class FixedPlanner:
         A sequence without an answer yet gets none: its first pass reads the prompt.
         """
         return [
-            FixedQuote(0 if len(s) == s.prompt_length else max(0, min(self.draft_tokens, s.room - 1))) for s in sequences
+            FixedQuote(0 if len(s) == s.prompt_length else max(0, min(self.draft_tokens, s.room - 1)))
+            for s in sequences
         ]
 
     def record(self, outcomes: Sequence[Outcome]) -> None:

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from foredraft.core.accept import accept
 from foredraft.core.draft import Draft, Drafter, Kept, Outcome, Planner, Quote, Target
+from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import distribution
 from foredraft.core.sequence import Sequence as Text
@@ -40,7 +41,9 @@ def run_round(
     target.keep(sequences, outcomes)  # 5  forget what was refused
     drafter.observe(sequences, outcomes, scored)
     planner.record(outcomes)
-    tally.record(sequences, outcomes, draft_s=drafted - began, verify_s=verified - drafted, all_s=perf_counter() - began)
+    tally.record(
+        sequences, outcomes, draft_s=drafted - began, verify_s=verified - drafted, all_s=perf_counter() - began
+    )
     return outcomes
 
 
@@ -49,7 +52,8 @@ def propose(
 ) -> list[Draft]:
     """Return a draft a sequence: the drafter's, cut to what there is room for; none where no guess has room.
 
-    Raises DrafterError if the drafter answers for the wrong number of sequences or guesses a token that does not exist.
+    Raises DrafterError if the drafter answers for the wrong number of sequences, guesses a token that does not exist or
+    gives a law of another vocabulary.
     """
     asked = [i for i, quote in enumerate(quotes) if quote.limit > 0]
     drafts = [NO_GUESS] * len(sequences)
@@ -63,6 +67,10 @@ def propose(
         for token in drafts[i].tokens:
             if not 0 <= token < vocabulary:
                 raise DrafterError(f"{drafter.name}: guessed token {token}, outside the vocabulary of {vocabulary}")
+        for law in drafts[i].laws or ():
+            if isinstance(law, Dense) and law.probabilities.shape != (vocabulary,):
+                shape = tuple(law.probabilities.shape)
+                raise DrafterError(f"{drafter.name}: a law of shape {shape}, for a vocabulary of {vocabulary}")
     return drafts
 
 

@@ -89,14 +89,14 @@ def _sampled(logits: Array, start: int, params: SamplingParams) -> Laws:
 
 
 def filtered(row: Array, params: SamplingParams) -> Array:
-    """Return softmax(row / temperature) [V] after top-k, top-p and min-p, in double precision where the device has it."""
+    """Return softmax(row / temperature) [V] after top-k, top-p and min-p; in float64 where the device has it."""
     xp = array_namespace(row)
     wide = xp.float32 if getattr(row.device, "type", "") == "mps" else xp.float64
     row = xp.astype(row, wide)
     peak = float(xp.max(row))
     if not math.isfinite(peak):
         raise NumericalError(f"the model answered with logits whose largest is {peak}")
-    row = (row - peak) / params.temperature
+    row = (row - peak) / max(params.temperature, 1e-30)  # colder changes nothing, and would overflow
     if params.top_k:
         row = xp.where(row >= _kth_largest(xp, row, params.top_k), row, -math.inf)
     law = xp.exp(row)
@@ -112,11 +112,10 @@ def _kth_largest(xp: Any, row: Array, k: int) -> float:
     """Return the k-th largest of a row whose largest is 0, sorting only a neighbourhood of the top."""
     if k >= row.shape[0]:
         return -math.inf
-    reach = 4.0
-    near = row[row >= -reach]
-    while near.shape[0] < k and near.shape[0] < row.shape[0]:
-        reach *= 4
+    for reach in (4.0, 8.0, 16.0, math.inf):
         near = row[row >= -reach]
+        if near.shape[0] >= k:
+            break
     return float(xp.sort(near)[near.shape[0] - k])
 
 

@@ -13,9 +13,9 @@ from foredraft.core.sampling import SamplingParams
 class Sequence:
     """A prompt and the answer so far, as token ids.
 
-    The answer ends, with ``finish_reason`` "stop", at a token of ``stop_ids`` or where ``ends`` says so (it is told each
-    answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it from
-    outside, between rounds. Two sequences are equal only if they are the same object.
+    The answer ends, with ``finish_reason`` "stop", at a token of ``stop_ids`` or where ``ends`` says so (it is told
+    each answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it
+    from outside, between rounds. Two sequences are equal only if they are the same object.
     """
 
     tokens: list[int]

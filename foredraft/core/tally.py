@@ -51,23 +51,23 @@ class Tally:
         self, sequences: Sequence[Text], outcomes: Sequence[Outcome], *, draft_s: float, verify_s: float, all_s: float
     ) -> None:
         """Count one round of the batch."""
-        prefill = False
+        decoding = False
         for sequence, outcome in zip(sequences, outcomes, strict=True):
             self.tokens += len(outcome.tokens)
             if len(sequence) - len(outcome.tokens) == sequence.prompt_length:
                 self.answers += 1
-                prefill = True
                 continue
+            decoding = True
             self.passes += 1
             if len(outcome.draft):
                 self.total.add(outcome)
                 self.by_drafter.setdefault(outcome.draft.source, Count()).add(outcome)
-        if prefill:
-            self.prefill_s += all_s
-        else:
+        if decoding:
             self.decode_s += all_s
             self.draft_s += draft_s
             self.verify_s += verify_s
+        else:
+            self.prefill_s += all_s
 
     @property
     def mean_tokens_per_pass(self) -> float:

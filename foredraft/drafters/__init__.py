@@ -1,1 +1,1 @@
-
+"""Drafters: independent siblings, each a way to guess ahead."""

@@ -1,1 +1,1 @@
-
+"""Models: what they are, where they lie, and how they run."""

@@ -14,8 +14,8 @@ class Rows:
     """What one sequence contributes to a pass: tokens that follow the first ``start`` tokens its slot already holds.
 
     Row ``i`` follows row ``parents[i]``, or the slot's first ``start`` tokens where that is -1, and sees itself, its
-    ancestors and those tokens, nothing else; its position is ``start`` plus the number of its ancestors. The pass writes
-    its keys and values at place ``start + i`` of the slot. Logits are wanted of the last ``wanted`` rows.
+    ancestors and those tokens, nothing else; its position is ``start`` plus the number of its ancestors. The pass
+    writes its keys and values at place ``start + i`` of the slot. Logits are wanted of the last ``wanted`` rows.
     """
 
     slot: int

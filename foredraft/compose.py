@@ -1,0 +1,248 @@
+"""From names to things: a model ready to be asked, and the drafters that guess for it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from foredraft._version import __version__
+from foredraft.core.draft import Drafter
+from foredraft.drafters.first import FirstOf
+from foredraft.drafters.lookup import Lookup
+from foredraft.drafters.model import ModelDrafter
+from foredraft.drafters.none import NoDrafter
+from foredraft.errors import DrafterError, ModelError, OptionError, UnsupportedModel, VocabularyMismatch
+from foredraft.models.fetch import resolve
+from foredraft.models.identity import fingerprint, folder_identity
+from foredraft.models.model import Model
+from foredraft.models.spec import read_spec
+from foredraft.models.target import CachedTarget
+from foredraft.models.tokenizer import Tokenizer
+from foredraft.models.weights import open_weights
+
+DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
+AUTO: Final = "lookup"
+LOOKUP_TOKENS: Final = 10
+MODEL_TOKENS: Final = 5
+_LATER: Final = ("suffix", "layers", "heads")
+_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a model runs and how: the options that target and draft share."""
+
+    device: str | None = None
+    dtype: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+    offline: bool = False
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        for name in ("threads", "context"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name} must be at least 1, not {value}")
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where models are kept."""
+        return self.cache if self.cache is not None else Path.home() / ".cache" / "foredraft"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A model ready to be asked."""
+
+    name: str
+    target: CachedTarget
+    tokenizer: Tokenizer | None
+    tier: str
+    device: str
+    dtype: str
+    fingerprint: str
+    context: int
+    off: str | None  # why speculation is refused, where it is
+    notice: str | None  # a slower path that was taken, and why
+
+
+def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
+    """Return a model by alias, folder, hub id or GGUF file, or around a transformers model object.
+
+    Raises ModelError, FetchError or StorageError.
+    """
+    if not isinstance(model, str | Path):
+        return _host_of_module(model, machine, tokenizer)
+    name = str(model)
+    dtype = "f32" if machine.dtype in ("f32", "f64") else machine.dtype
+    folder = resolve(name, machine.cache_folder, offline=machine.offline, dtype=dtype, progress=progress)
+    from foredraft.models import torch_runtime
+
+    device = torch_runtime.pick_device(machine.device)
+    torch_runtime.set_threads(machine.threads)
+    config = _read_config(folder)
+    dtype = {"auto": "bf16", "file": _file_dtype(config)}.get(machine.dtype, machine.dtype)
+    runner, tier, notice = _runner(folder, config, device, dtype)
+    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
+    identity = folder_identity(folder)
+    return _host(name, runner, words, machine, tier, device, dtype, identity, notice)
+
+
+def _runner(folder: Path, config: dict[str, Any], device: str, dtype: str) -> tuple[Model, str, str | None]:
+    """Return the forward pass for a folder: ours where the table has the family, transformers' otherwise."""
+    try:
+        spec = read_spec(config)
+    except UnsupportedModel as fault:
+        if not fault.elsewhere:
+            raise
+        from foredraft.models.generic import GenericModel
+
+        notice = f"{fault}; it runs through transformers' own module, which is slower"
+        return GenericModel.from_folder(folder, device, dtype), "transformers", notice
+    from foredraft.models.torch_decoder import TorchDecoder
+
+    return TorchDecoder(spec, open_weights(folder), device, dtype), "torch", None
+
+
+def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
+    from foredraft.models.generic import GenericModel
+
+    if machine.device is not None or machine.dtype != "auto":
+        raise OptionError("a model object keeps the device and dtype it has: leave device and dtype out")
+    runner = GenericModel(module)
+    words = tokenizer_of(tokenizer) if tokenizer is not None else None
+    name = str(getattr(module.config, "_name_or_path", "")) or type(module).__name__
+    device, dtype = runner.device, runner.dtype
+    return _host(name, runner, words, machine, "transformers", device, dtype, runner.identity(), None)
+
+
+def _host(
+    name: str,
+    runner: Model,
+    words: Tokenizer | None,
+    machine: Machine,
+    tier: str,
+    device: str,
+    dtype: str,
+    identity: str,
+    notice: str | None,
+) -> Host:
+    from foredraft.models import torch_runtime
+
+    context = min(runner.context, machine.context or runner.context)
+    engine = f"{tier} {torch_runtime.version()} {torch_runtime.describe(device)}"
+    off = None if runner.rewindable else runner.why_not_rewindable
+    target = CachedTarget(runner, context=context)
+    mark = fingerprint(__version__, identity, engine, dtype)
+    return Host(name, target, words, tier, device, dtype, mark, context, off, notice)
+
+
+def tokenizer_of(given: Any) -> Tokenizer:
+    """Return our tokenizer, whichever of ours, transformers' or a folder's was handed in."""
+    if isinstance(given, Tokenizer):
+        return given
+    if isinstance(given, str | Path):
+        return Tokenizer.from_folder(Path(given))
+    return Tokenizer.from_transformers(given)
+
+
+def make_drafter(
+    names: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
+) -> Drafter:
+    """Return the drafter that ``names`` says; several joined by ``+`` are asked in order.
+
+    ``load_draft`` loads a draft model by name. Raises DrafterError for a name nobody knows.
+    """
+    parts = [part.strip() for part in names.split("+")]
+    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature) for part in parts]
+    return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
+
+
+def _one_drafter(
+    name: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
+) -> Drafter:
+    kind, _, rest = name.partition(":")
+    if name == "auto":
+        return _one_drafter(AUTO, host, load_draft, draft_tokens, temperature)
+    if name == "none":
+        return NoDrafter()
+    if name == "lookup":
+        return Lookup()
+    if kind == "model":
+        if not rest:
+            raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
+        return draft_model(load_draft(rest), host, draft_tokens, temperature)
+    if kind in _LATER:
+        raise DrafterError(f"drafter {kind} is not in this version yet: use lookup or model:PATH")
+    if _CLASS.fullmatch(name):
+        return _stranger(name)
+    raise DrafterError(f"unknown drafter {name!r}: use auto, none, lookup, model:PATH or package.module:Class")
+
+
+def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
+    """Return a drafter around a second model. Raises VocabularyMismatch or DrafterError if it cannot draft."""
+    if draft.off is not None:
+        raise DrafterError(f"{draft.name} cannot draft: {draft.off}")
+    theirs, ours = draft.target.vocabulary, host.target.vocabulary
+    if draft.tokenizer is not None and host.tokenizer is not None:
+        difference = host.tokenizer.first_difference(draft.tokenizer)
+        if difference is not None:
+            token, mine, other = difference
+            raise VocabularyMismatch(
+                f"{draft.name} cannot draft for {host.name}: vocabularies of {theirs} and {ours} tokens differ,"
+                f" first at token {token} ({other!r} against {mine!r})"
+            )
+    elif theirs != ours:
+        raise VocabularyMismatch(
+            f"{draft.name} cannot draft for {host.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
+        )
+    length = MODEL_TOKENS if draft_tokens is None else None
+    return ModelDrafter(draft.target, ours, temperature, length)
+
+
+def _stranger(name: str) -> Drafter:
+    """Import a user's own drafter class and make one."""
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as fault:
+        raise DrafterError(f"drafter {name}: {fault}") from fault
+    made = getattr(module, class_name, None)
+    if made is None:
+        raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
+    return check_drafter(made())
+
+
+def check_drafter(drafter: Any) -> Drafter:
+    """Return the object if it speaks the protocol. Raises DrafterError naming what it lacks."""
+    parts = ("name", "taps", "begin", "propose", "observe", "end")
+    missing = [part for part in parts if not hasattr(drafter, part)]
+    if missing:
+        raise DrafterError(f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}")
+    checked: Drafter = drafter
+    return checked
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise ModelError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / 'config.json'} does not hold an object")
+    return config
+
+
+def _file_dtype(config: dict[str, Any]) -> str:
+    kind = config.get("dtype") or config.get("torch_dtype")
+    return "bf16" if kind == "bfloat16" else "f32"  # f16 fits into f32 whole, not into bf16

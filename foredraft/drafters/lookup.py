@@ -1,0 +1,93 @@
+"""Prompt lookup: copy what followed the last time the text ended like this (Saxena 2023; LLMA, arXiv 2304.04487).
+
+The longest suffix of the text that occurred before is looked for, the most recent occurrence wins, and what followed it
+is the draft. A draft that reaches the end of the text goes on copying itself, so a loop is drafted as a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.core.draft import Draft, Outcome, Quote, Scored
+from foredraft.core.noise import Noise
+from foredraft.core.sequence import Sequence as Text
+from foredraft.errors import OptionError
+
+
+class Lookup:
+    """Drafts by copying from the prompt and the answer so far.
+
+    ``min_ngram`` and ``max_ngram`` bound the length of the match, in tokens. Raises OptionError for bounds that are not
+    ``1 <= min_ngram <= max_ngram``.
+    """
+
+    name = "lookup"
+    taps: tuple[int, ...] = ()
+
+    def __init__(self, min_ngram: int = 1, max_ngram: int = 16) -> None:
+        if not 1 <= min_ngram <= max_ngram:
+            raise OptionError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
+        self.min_ngram = min_ngram
+        self.max_ngram = max_ngram
+        self._texts: dict[Text, _GrowingArray] = {}
+
+    def begin(self, sequence: Text) -> None:
+        """Index the prompt."""
+        self._texts[sequence] = _GrowingArray()
+
+    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is drawn
+        """Copy while the quote says it is worth it; a copied token is certain of itself."""
+        drafts = []
+        for sequence, quote in zip(sequences, quotes, strict=True):
+            text = self._texts[sequence].catch_up(sequence.tokens)
+            start = find_continuation(text, self.min_ngram, self.max_ngram)
+            guesses: list[int] = []
+            while start is not None and quote.worth(1.0, len(guesses)):
+                guesses.append(int(text[start + len(guesses) % (len(text) - start)]))
+            drafts.append(Draft.chain(guesses, source=self.name))
+        return drafts
+
+    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+        """Learn nothing: the text itself is the memory."""
+
+    def end(self, sequence: Text) -> None:
+        """Forget the sequence's text."""
+        self._texts.pop(sequence, None)
+
+
+def find_continuation(text: NDArray[np.int64], min_ngram: int, max_ngram: int) -> int | None:
+    """Return where the text goes on after the latest occurrence of its longest repeated suffix, or None.
+
+    ``text`` is [T]; the answer is an index into it. Work is one scan of the text and a few of ever fewer places.
+    """
+    ends = np.flatnonzero(text[:-1] == text[-1])  # places where the last token stood before
+    matched = min(1, len(ends))
+    while 0 < matched < max_ngram:
+        longer = ends[ends >= matched]
+        longer = longer[text[longer - matched] == text[-1 - matched]]
+        if len(longer) == 0:
+            break
+        ends = longer
+        matched += 1
+    return int(ends[-1]) + 1 if matched >= min_ngram else None
+
+
+class _GrowingArray:
+    """A token list mirrored as an array, so that a scan costs microseconds and an append no copy."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(1024, dtype=np.int64)
+        self._length = 0
+
+    def catch_up(self, tokens: list[int]) -> NDArray[np.int64]:
+        """Return all of ``tokens`` as an array [T], copying only what is new."""
+        if len(tokens) > len(self._buffer):
+            bigger = np.empty(2 * len(tokens), dtype=np.int64)
+            bigger[: self._length] = self._buffer[: self._length]
+            self._buffer = bigger
+        self._buffer[self._length : len(tokens)] = tokens[self._length :]
+        self._length = len(tokens)
+        return self._buffer[: self._length]

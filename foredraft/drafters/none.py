@@ -1,0 +1,29 @@
+"""The drafter that never guesses: ordinary decoding by the same path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foredraft.core.draft import Draft, Outcome, Quote, Scored
+from foredraft.core.noise import Noise
+from foredraft.core.sequence import Sequence as Text
+
+
+class NoDrafter:
+    """Guesses nothing, so every pass yields exactly one token."""
+
+    name = "none"
+    taps: tuple[int, ...] = ()
+
+    def begin(self, sequence: Text) -> None:
+        """Do nothing."""
+
+    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is guessed
+        """Return an empty draft for every sequence."""
+        return [Draft()] * len(sequences)
+
+    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+        """Do nothing."""
+
+    def end(self, sequence: Text) -> None:
+        """Do nothing."""

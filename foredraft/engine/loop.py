@@ -1,0 +1,54 @@
+"""Sequences through rounds, a bounded number at a time, until each has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+from foredraft.core.draft import Drafter, Outcome, Planner, Target
+from foredraft.core.round import run_round
+from foredraft.core.sequence import Sequence as Text
+from foredraft.core.tally import Tally
+
+
+class Host(Target, Protocol):
+    """A target that holds sequences in slots."""
+
+    def begin(self, sequence: Text) -> None:
+        """Take a slot for a sequence."""
+        ...
+
+    def end(self, sequence: Text) -> None:
+        """Give its slot back."""
+        ...
+
+
+def run(
+    sequences: Sequence[Text], target: Host, drafter: Drafter, planner: Planner, tally: Tally, width: int = 8
+) -> Generator[list[tuple[Text, Outcome]], None, None]:
+    """Yield, round after round, what was committed to each sequence in it.
+
+    At most ``width`` sequences run at a time; the next begins as soon as one ends. Whatever happens, and also when the
+    caller stops early, every sequence that had begun has ended afterwards.
+    """
+    waiting = deque(sequences)
+    running: list[Text] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < width:
+                running.append(waiting.popleft())
+                target.begin(running[-1])
+                drafter.begin(running[-1])
+            yield list(zip(running, run_round(running, target, drafter, planner, tally), strict=True))
+            for sequence in [s for s in running if s.finish_reason is not None]:
+                running.remove(sequence)
+                _end(sequence, target, drafter)
+    finally:
+        for sequence in running:
+            _end(sequence, target, drafter)
+
+
+def _end(sequence: Text, target: Host, drafter: Drafter) -> None:
+    drafter.end(sequence)
+    target.end(sequence)

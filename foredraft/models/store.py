@@ -1,0 +1,130 @@
+"""The cache folder: every entry is a whole folder or is not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from foredraft.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, only age tells a dead builder from a live one
+    fcntl = None  # type: ignore[assignment]
+
+_PARTIAL: Final = ".partial-"
+_LOCK: Final = ".lock"
+_STALE_S: Final = 24 * 3600
+_MARGIN: Final = 64 << 20
+
+
+class Progress(Protocol):
+    """Told how far a long job is: bytes done, bytes in all, and what the job is, in a word or two."""
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        """Draw it, or do nothing."""
+        ...
+
+
+def refused(folder: Path, error: OSError) -> StorageError:
+    """Return what a failed write under ``folder`` means, in one sentence."""
+    why = (error.strerror or str(error)).lower()
+    return StorageError(f"cannot write under {folder}: {why}; free some space or choose another cache folder")
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raise StorageError unless the disk of ``folder`` (which exists) has ``needed`` bytes and a margin free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed + _MARGIN:
+        raise StorageError(
+            f"this needs {(needed + _MARGIN) / 1e9:.1f} GB under {folder} and {free / 1e9:.1f} GB are free; "
+            "free some space or choose another cache folder"
+        )
+
+
+@contextmanager
+def building(final: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``final`` that becomes ``final``, whole, when the block ends without an error.
+
+    The files are flushed to the disk before the rename. If another process was faster, its folder stays and ours goes.
+    On any error, Ctrl-C included, nothing is left. Raises StorageError when the disk refuses; an OSError raised inside
+    the block is taken to be the disk's.
+    """
+    partial = final.parent / f"{_PARTIAL}{secrets.token_hex(8)}"
+    lock: IO[str] | None = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        sweep(final.parent)
+        partial.mkdir()
+        lock = _hold(partial / _LOCK)
+        yield partial
+        (partial / _LOCK).unlink()
+        _flush(partial)
+        _settle(partial, final)
+    except OSError as error:
+        raise refused(final.parent, error) from error
+    finally:
+        if lock is not None:
+            lock.close()
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def sweep(cache: Path) -> None:
+    """Remove what builders that died left in ``cache``; those of living processes stay."""
+    for partial in cache.glob(f"{_PARTIAL}*"):
+        if _dead(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _hold(path: Path) -> IO[str]:
+    lock = path.open("w")
+    if fcntl is not None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a file system without locks: age has to do
+            lock.write("unlocked")
+            lock.flush()
+    return lock
+
+
+def _dead(partial: Path) -> bool:
+    try:
+        old = time.time() - partial.stat().st_mtime > _STALE_S
+        path = partial / _LOCK
+        if fcntl is None or not path.exists() or path.stat().st_size:
+            return old
+        with path.open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True  # whoever held the lock is gone
+    except OSError:
+        return False
+
+
+def _flush(folder: Path) -> None:
+    for path in [*folder.iterdir(), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # folders cannot be opened there
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _settle(partial: Path, final: Path) -> None:
+    try:
+        partial.rename(final)
+    except OSError:
+        if not final.is_dir():
+            raise
+    _sync(final.parent)

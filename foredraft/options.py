@@ -1,0 +1,190 @@
+"""The options of one generation: read once, checked once, never ignored."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, cast
+
+from foredraft.core.draft import Drafter
+from foredraft.core.sampling import SamplingParams
+from foredraft.errors import OptionError
+
+MAX_TOKENS: Final = 512
+
+
+class Options(TypedDict, total=False):
+    """Keywords of ``generate``, ``stream`` and ``Conversation.send``, named as on the command line.
+
+    The last five have transformers' names and meaning.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    system: str | None
+    raw: bool
+    drafter: str | Drafter
+    draft_tokens: int | str
+    draft_temperature: float | None
+    rule: str
+    min_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    bad_words: Sequence[str]
+    logprobs: int | None
+    n: int
+    json_schema: str | None
+    regex: str | None
+    max_new_tokens: int
+    do_sample: bool
+    assistant_model: Any
+    prompt_lookup_num_tokens: int
+    num_assistant_tokens: int
+
+
+# options of the contract that come in a later version: their neutral values are honoured, others are refused
+_LATER: Final[Mapping[str, tuple[object, ...]]] = {
+    "min_tokens": (0, None),
+    "repetition_penalty": (1.0, None),
+    "presence_penalty": (0.0, None),
+    "frequency_penalty": (0.0, None),
+    "logit_bias": (None, {}),
+    "bad_words": (None, (), []),
+    "logprobs": (None, False),
+    "n": (1, None),
+    "json_schema": (None,),
+    "regex": (None,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one generation will do. ``drafter`` and ``draft_tokens`` are None where the model's own defaults hold."""
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = MAX_TOKENS
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    system: str | None = None
+    raw: bool = False
+    drafter: object = None
+    draft_tokens: int | None = None
+    draft_temperature: float | None = None
+
+
+def settle(options: Options) -> Settings:
+    """Check every option and return what it comes to. Raises OptionError, one sentence a fault."""
+    given = {name: value for name, value in cast("dict[str, Any]", options).items() if value is not None}
+    for name in given:
+        if name not in Options.__annotations__:
+            raise OptionError(f"unknown option {name!r}{_nearest(name)}")
+        if name in _LATER and given[name] not in _LATER[name]:
+            raise OptionError(f"{name} is not in this version yet: leave it out")
+    if given.get("rule", "auto") not in ("auto", "ratio"):
+        raise OptionError(f"rule must be auto or ratio in this version, not {given['rule']!r}")
+    drafter, draft_tokens = _drafting(given)
+    draft_temperature = given.get("draft_temperature")
+    if draft_temperature is not None:
+        draft_temperature = SamplingParams(temperature=number("draft_temperature", draft_temperature)).temperature
+    return Settings(
+        sampling=SamplingParams(
+            temperature=_temperature(given),
+            top_k=whole("top_k", given.get("top_k", 0), least=0),
+            top_p=number("top_p", given.get("top_p", 1.0)),
+            min_p=number("min_p", given.get("min_p", 0.0)),
+        ),
+        max_tokens=_max_tokens(given),
+        seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
+        stop=_stop(given.get("stop", ())),
+        stop_token_ids=frozenset(whole("stop_token_ids", i, least=0) for i in given.get("stop_token_ids", ())),
+        system=given.get("system"),
+        raw=bool(given.get("raw", False)),
+        drafter=drafter,
+        draft_tokens=draft_tokens,
+        draft_temperature=draft_temperature,
+    )
+
+
+def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
+    """Return ``value`` if it is a whole number in range. Raises OptionError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        span = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise OptionError(f"{name} must be a whole number of {span}, not {value!r}")
+    return value
+
+
+def number(name: str, value: object) -> float:
+    """Return ``value`` as a float if it is a finite number. Raises OptionError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OptionError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def draft_length(value: object) -> int | None:
+    """Return a draft length; None for "auto", the planner's. Raises OptionError."""
+    return None if value in ("auto", None) else whole("draft_tokens", value, least=0)
+
+
+def _drafting(given: Mapping[str, Any]) -> tuple[object, int | None]:
+    drafter = given.get("drafter")
+    draft_tokens = draft_length(given.get("draft_tokens"))
+    if "assistant_model" in given:
+        if drafter is not None:
+            raise OptionError("drafter and assistant_model name two drafters: give one")
+        drafter = AssistantModel(given["assistant_model"])
+    if "prompt_lookup_num_tokens" in given:
+        if drafter is not None:
+            raise OptionError("prompt_lookup_num_tokens asks for the lookup drafter, but another is named: give one")
+        drafter = "lookup"
+        draft_tokens = whole("prompt_lookup_num_tokens", given["prompt_lookup_num_tokens"], least=1)
+    if "num_assistant_tokens" in given:
+        draft_tokens = whole("num_assistant_tokens", given["num_assistant_tokens"], least=1)
+    return drafter, draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantModel:
+    """A draft model by transformers' name for it: a name, a folder or a model object."""
+
+    model: Any
+
+
+def _temperature(given: Mapping[str, Any]) -> float:
+    if "do_sample" not in given:
+        return number("temperature", given.get("temperature", 0.0))
+    if not given["do_sample"]:
+        if given.get("temperature", 0) not in (0, 1):
+            raise OptionError(f"do_sample=False is greedy, and temperature {given['temperature']} is not: give one")
+        return 0.0
+    return number("temperature", given.get("temperature", 1.0))
+
+
+def _max_tokens(given: Mapping[str, Any]) -> int:
+    names = [name for name in ("max_tokens", "max_new_tokens") if name in given]
+    if len(names) == 2 and given[names[0]] != given[names[1]]:
+        raise OptionError("max_tokens and max_new_tokens mean the same and differ: give one")
+    return whole(names[0], given[names[0]], least=1) if names else MAX_TOKENS
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else tuple(cast("Sequence[object]", value))
+    for s in strings:
+        if not isinstance(s, str) or not s:
+            raise OptionError(f"a stop string must be text that is not empty, not {s!r}")
+    return cast("tuple[str, ...]", strings)
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, Options.__annotations__, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

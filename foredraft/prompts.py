@@ -1,0 +1,72 @@
+"""A prompt, in any of its forms, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from foredraft.errors import PromptError
+from foredraft.models.tokenizer import Tokenizer
+from foredraft.options import Settings
+
+Message: TypeAlias = Mapping[str, str]
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+
+
+def is_batch(prompt: object) -> bool:
+    """Say whether this is a list of prompts rather than one: one is text, messages, or token ids."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+        return False
+    return not any(isinstance(part, int | Mapping) for part in prompt)
+
+
+def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabulary: int, context: int) -> list[int]:
+    """Return the ids of one prompt, checked to leave room for an answer in ``context`` tokens.
+
+    Raises PromptError for an empty prompt, one that is too long, ids outside the vocabulary, or text where there is no
+    tokenizer to read it.
+    """
+    if not isinstance(prompt, Sequence) or len(prompt) == 0:
+        raise PromptError("the prompt is empty: give it some text")
+    if isinstance(prompt, str) or isinstance(prompt[0], Mapping):
+        if words is None:
+            raise PromptError("this model was loaded without a tokenizer: give the prompt as token ids")
+        ids = _ids_of_text(prompt, words, settings, context)
+    else:
+        ids = list(prompt)
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+                raise PromptError(f"prompt token {token!r} is not in the vocabulary of {vocabulary}")
+    if not ids:
+        raise PromptError("the prompt is empty: it has no tokens")
+    if len(ids) >= context:
+        raise PromptError(
+            f"the prompt has {len(ids)} tokens, and the context of {context} leaves no room for an answer"
+        )
+    return ids
+
+
+def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int) -> list[int]:
+    messages = messages_of(prompt, settings.system)
+    size = sum(len(message["content"]) for message in messages)
+    if words.fewest_tokens(size) >= context:
+        # a hundred megabytes are refused before minutes go into tokenising them
+        raise PromptError(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
+    if settings.raw:
+        if not isinstance(prompt, str):
+            raise PromptError("raw=True takes text or token ids, not messages")
+        if settings.system is not None:
+            raise PromptError("a raw prompt has no system turn: leave system out")
+        return words.encode(prompt)
+    return words.chat(messages)
+
+
+def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:
+    """Return a prompt as messages, its system turn first. Raises PromptError for anything that is not one."""
+    turns: Sequence[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    for turn in turns:
+        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
+            raise PromptError(f"a message needs a role and a content, both text, not {turn!r:.100}")
+        messages.append({"role": turn["role"], "content": turn["content"]})
+    return messages

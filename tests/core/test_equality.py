@@ -1,0 +1,205 @@
+"""Greedy text is plain text, token for token, whoever drafts: float64 toys, so that bits cannot be the excuse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foredraft.core.draft import Draft, Outcome
+from foredraft.core.law import Dense
+from foredraft.core.noise import Noise
+from foredraft.core.planner import FixedPlanner
+from foredraft.core.sampling import SamplingParams, law_of
+from foredraft.core.sequence import Sequence as Text
+from foredraft.core.tally import Tally
+
+from .toys import EagerPlanner, Guess, Table, ToyDrafter, ToyTarget, generate, nothing, sampled_chain, sampled_tree
+
+V = 5
+
+
+class EndsWith:
+    """A stop string of tokens: true once the answer ends with ``tail``."""
+
+    def __init__(self, tail: Sequence[int]) -> None:
+        self.tail = list(tail)
+        self.told: list[int] = []
+
+    def __call__(self, token: int) -> bool:
+        self.told.append(token)
+        return bool(self.tail) and self.told[-len(self.tail) :] == self.tail
+
+
+def plain(table: Table, prompt: Sequence[int], limit: int, stop: frozenset[int], tail: Sequence[int]) -> tuple[Any, str]:
+    """Return the greedy text and why it ended, without a line of the library."""
+    tokens = list(prompt)
+    while True:
+        tokens.append(int(np.argmax(table(tokens))))
+        answer = tokens[len(prompt) :]
+        if tokens[-1] in stop or (tail and answer[-len(tail) :] == list(tail)):
+            return tokens, "stop"
+        if len(tokens) >= limit:
+            return tokens, "length"
+
+
+def continuation(table: Table, tokens: Sequence[int], length: int) -> list[int]:
+    path = list(tokens)
+    for _ in range(length):
+        path.append(int(np.argmax(table(path))))
+    return path[len(tokens) :]
+
+
+def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str, Guess]:
+    """Return a drafter of every character."""
+    other = Table.random(rng.randrange(1000), V, scale=1.0)
+    shape = ((((),), ()), ((), ()))
+
+    def q(path: Sequence[int]) -> Dense:
+        found = law_of(other(path), SamplingParams(temperature=1.7, top_k=4))
+        assert isinstance(found, Dense)
+        return found
+
+    def any_tokens(count: int) -> list[int]:
+        return [rng.randrange(V) for _ in range(count)]
+
+    def garbage(sequence: Text, quote: Any, noise: Any) -> Draft:
+        return Draft.chain(any_tokens(rng.randint(0, quote.limit)), None, "garbage")
+
+    def perfect(sequence: Text, quote: Any, noise: Any) -> Draft:
+        return Draft.chain(continuation(table, sequence.tokens, quote.limit), None, "perfect")
+
+    def adversarial(sequence: Text, quote: Any, noise: Any) -> Draft:
+        """Right up to a point, then wrong, then right again after the wrong; a stop token goes into the middle."""
+        tokens = continuation(table, sequence.tokens, quote.limit)
+        at = rng.randrange(len(tokens))
+        tokens[at] = rng.choice(sorted(stop)) if stop and rng.random() < 0.5 else (tokens[at] + 1) % V
+        tokens[at + 1 :] = continuation(table, [*sequence.tokens, *tokens[: at + 1]], len(tokens) - at - 1)
+        return Draft.chain(tokens, None, "adversarial")
+
+    def overlong(sequence: Text, quote: Any, noise: Any) -> Draft:
+        return Draft.chain([*continuation(table, sequence.tokens, quote.limit + 7), *any_tokens(3)], None, "overlong")
+
+    def tree(sequence: Text, quote: Any, noise: Any) -> Draft:
+        """Grown anywhere, now and then along the right path; siblings may repeat a token."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        paths = {-1: list(sequence.tokens)}
+        for node in range(rng.randint(0, quote.limit + 2)):
+            parent = rng.randrange(-1, node)
+            token = continuation(table, paths[parent], 1)[0] if rng.random() < 0.5 else rng.randrange(V)
+            paths[node] = [*paths[parent], token]
+            tokens.append(token)
+            parents.append(parent)
+        return Draft(tuple(tokens), tuple(parents), None, "tree")
+
+    known = {
+        "nothing": nothing,
+        "garbage": garbage,
+        "perfect": perfect,
+        "adversarial": adversarial,
+        "overlong": overlong,
+        "tree": tree,
+        "sampled": sampled_chain(q),
+        "sampled tree": sampled_tree(q, shape, replacement=False),
+    }
+    everyone = list(known.values())
+    known["mixed"] = lambda s, quote, noise: rng.choice(everyone)(s, quote, noise)
+    return known
+
+
+def check_outcomes(sequence: Text, outcomes: Sequence[Outcome]) -> None:
+    """What the outcomes say happened is what happened."""
+    assert [t for o in outcomes for t in o.tokens] == sequence.answer
+    assert [o.finish_reason for o in outcomes] == [None] * (len(outcomes) - 1) + [sequence.finish_reason]
+    for o in outcomes:
+        path = [o.draft.tokens[node] for node in o.kept]
+        assert len(o.kept) == len(o.tokens) - 1
+        assert path == list(o.tokens[:-1])
+        assert o.accepted in (len(o.tokens) - 1, len(o.tokens))
+        assert list(o.origins[: o.accepted]) == [o.draft.source] * o.accepted
+        assert set(o.origins[o.accepted :]) <= {"correction", "bonus", "plain"}
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["nothing", "garbage", "perfect", "adversarial", "overlong", "tree", "sampled", "sampled tree", "mixed"],
+)
+@given(
+    seed=st.integers(0, 10**6),
+    ties=st.booleans(),
+    eager=st.booleans(),
+    length=st.integers(1, 7),
+    prompts=st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=6), min_size=1, max_size=4),
+    budgets=st.lists(st.integers(1, 14), min_size=4, max_size=4),
+    stop=st.frozensets(st.integers(0, V - 1), max_size=2),
+    tail=st.lists(st.integers(0, V - 1), max_size=2),
+)
+def test_greedy_text_is_plain_text(
+    character: str,
+    seed: int,
+    ties: bool,
+    eager: bool,
+    length: int,
+    prompts: list[list[int]],
+    budgets: list[int],
+    stop: frozenset[int],
+    tail: list[int],
+) -> None:
+    table = Table.random(seed, V)
+    if ties:
+        table = Table(np.round(table.rows / 2))
+    drafter = ToyDrafter(drafters(table, random.Random(seed), stop)[character])
+    texts = [
+        Text(list(p), limit=len(p) + b, stop_ids=stop, ends=EndsWith(tail)) for p, b in zip(prompts, budgets, strict=False)
+    ]
+    planner = EagerPlanner(length) if eager else FixedPlanner(length)
+    tally = Tally()
+    history = generate(texts, ToyTarget(table), drafter, planner, tally)
+    for text, outcomes in zip(texts, history, strict=True):
+        wanted, reason = plain(table, text.tokens[: text.prompt_length], text.limit, stop, tail)
+        assert text.tokens == wanted
+        assert text.finish_reason == reason
+        assert text.ends is not None
+        assert text.ends.told == text.answer  # type: ignore[attr-defined]
+        check_outcomes(text, outcomes)
+    assert tally.tokens == sum(len(t.answer) for t in texts)
+    assert len(drafter.seen) == sum(map(len, history))
+
+
+@given(seed=st.integers(0, 10**6), length=st.integers(0, 6), budget=st.integers(2, 20))
+def test_a_perfect_draft_saves_the_passes_it_should(seed: int, length: int, budget: int) -> None:
+    """And never guesses beyond the budget: the planner leaves room for the token a round always adds."""
+    table = Table.random(seed, V)
+    target = ToyTarget(table)
+    text = Text([1, 2], limit=2 + budget)
+    drafter = ToyDrafter(drafters(table, random.Random(seed), frozenset())["perfect"])
+    tally = Tally()
+    outcomes = generate([text], target, drafter, FixedPlanner(length), tally)[0]
+    assert target.passes == 1 + -(-(budget - 1) // (length + 1))
+    assert all(o.accepted == len(o.draft) for o in outcomes)
+    assert tally.acceptance_rate == (1.0 if tally.total.drafted else 0.0)
+    assert tally.mean_tokens_per_pass == (budget - 1) / (target.passes - 1)
+
+
+def test_a_neighbour_changes_nothing() -> None:
+    """Seeded sampled text depends on its own path only: alone, or beside others."""
+    table = Table.random(3, V)
+
+    def texts() -> list[Text]:
+        params = SamplingParams(temperature=1.0)
+        return [Text([i], limit=12 + i, params=params, noise=Noise(5, choice=i)) for i in range(4)]
+
+    def q(path: Sequence[int]) -> Any:
+        return law_of(table(path[-1:]), SamplingParams(temperature=1.2))
+
+    together = texts()
+    generate(together, ToyTarget(table), ToyDrafter(sampled_chain(q)), FixedPlanner(3))
+    for alone, beside in zip(texts(), together, strict=True):
+        generate([alone], ToyTarget(table), ToyDrafter(sampled_chain(q)), FixedPlanner(3))
+        assert alone.tokens == beside.tokens

@@ -14,7 +14,6 @@ from foredraft.compose import (
     LOOKUP_TOKENS,
     Host,
     Machine,
-    Progress,
     check_drafter,
     draft_model,
     load_host,
@@ -29,6 +28,7 @@ from foredraft.drafters.none import NoDrafter
 from foredraft.engine.loop import run
 from foredraft.engine.text import AnswerText, Piece
 from foredraft.errors import OptionError, PromptError
+from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Options, Settings, draft_length, settle
 from foredraft.prompts import Prompt, is_batch, prompt_ids
 from foredraft.result import Result, Speculative, Timings

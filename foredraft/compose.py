@@ -21,6 +21,7 @@ from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
 from foredraft.models.model import Model
 from foredraft.models.spec import read_spec
+from foredraft.models.store import Progress
 from foredraft.models.target import CachedTarget
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.models.weights import open_weights
@@ -31,8 +32,6 @@ LOOKUP_TOKENS: Final = 10
 MODEL_TOKENS: Final = 5
 _LATER: Final = ("suffix", "layers", "heads")
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,8 @@ def _host(
 
     context = min(runner.context, machine.context or runner.context)
     engine = f"{tier} {torch_runtime.version()} {torch_runtime.describe(device)}"
-    off = None if runner.rewindable else runner.why_not_rewindable
-    target = CachedTarget(runner, context=context)
+    off = runner.why_not_rewindable or None
+    target = CachedTarget(runner)
     mark = fingerprint(__version__, identity, engine, dtype)
     return Host(name, target, words, tier, device, dtype, mark, context, off, notice)
 

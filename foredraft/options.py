@@ -119,8 +119,8 @@ def settle(options: Options) -> Settings:
 def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
     """Return ``value`` if it is a whole number in range. Raises OptionError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        span = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise OptionError(f"{name} must be a whole number of {span}, not {value!r}")
+        span = f"of at least {least}" if most is None else f"between {least} and {most}"
+        raise OptionError(f"{name} must be a whole number {span}, not {value!r}")
     return value
 
 

@@ -125,7 +125,10 @@ class Outcome:
 class Quote(Protocol):
     """The price of a guess, now, for one sequence."""
 
-    limit: int  # guesses there is room for; more are cut off
+    @property
+    def limit(self) -> int:
+        """How many guesses there is room for; more are cut off."""
+        ...
 
     def worth(self, path_probability: float, rows: int) -> bool:
         """Say whether one more guess pays.
@@ -151,7 +154,10 @@ class Planner(Protocol):
 class Target(Protocol):
     """The model whose text is wanted."""
 
-    vocabulary: int  # V
+    @property
+    def vocabulary(self) -> int:
+        """V."""
+        ...
 
     def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
         """Score every guess in one pass, feeding first whatever the cache lacks of each sequence."""

@@ -112,10 +112,8 @@ def _kth_largest(xp: Any, row: Array, k: int) -> float:
     """Return the k-th largest of a row whose largest is 0, sorting only a neighbourhood of the top."""
     if k >= row.shape[0]:
         return -math.inf
-    for reach in (4.0, 8.0, 16.0, math.inf):
-        near = row[row >= -reach]
-        if near.shape[0] >= k:
-            break
+    tops = (row[row >= -reach] for reach in (4.0, 8.0, 16.0, math.inf))
+    near = next(top for top in tops if top.shape[0] >= k)
     return float(xp.sort(near)[near.shape[0] - k])
 
 

@@ -43,7 +43,7 @@ class Family:
     embedding_rounded: bool = False
 
 
-def _all(config: Config, layers: int) -> Sequence[str]:
+def _all(_: Config, layers: int) -> Sequence[str]:
     return ["sliding_attention"] * layers
 
 

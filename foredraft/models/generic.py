@@ -14,21 +14,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from foredraft.core.draft import Array, Scored
-from foredraft.errors import ModelError, OptionError, UnsupportedModel
-from foredraft.models.generic_folder import NO_TRANSFORMERS, load_module
+from foredraft.errors import ModelError, UnsupportedModel
+from foredraft.models import generic_load as made
 from foredraft.models.model import Rows
 
-# the argument that hands a state from pass to pass, the newest name first; the answer carries it under one of these too
-STATES = ("cache", "past_key_values", "cache_params", "state")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+SHORT = {dtype: name for name, dtype in made.DTYPES.items()}
 UNBOUNDED = 1 << 20  # positions of a model whose config names no limit
 RECORDED = 64  # tokens recorded past a window before they are let go; a drafter takes them back after several passes
+
+Answer = tuple[torch.Tensor, dict[int, torch.Tensor]]  # logits [N, V], layer -> hidden states [N, H]
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class GenericModel:
     """A forward pass over slots (the ``Model`` protocol) by a transformers causal language model, never copied.
 
     ``module`` is used where it lies and its training flags and parameters are left alone: it must be in eval mode.
-    ``device``, if named, must be where it lies. ``why_not_rewindable`` is one sentence, empty for a rewindable model;
+    ``device``, if named, must be where it lies. ``why_not_rewindable`` is one clause, empty for a rewindable model;
     ``read_again`` counts tokens that were read a second time because a window had moved on.
 
     Raises UnsupportedModel for a module that is no causal language model or keeps no state between passes, OptionError
@@ -59,8 +61,9 @@ class GenericModel:
         self.name = type(module).__name__
         self.read_again = 0
         self._slots: dict[int, _Slot] = {}
+        made.check_module(module, device)
         self._accepted = frozenset(inspect.signature(module.forward).parameters)
-        self._check(device)
+        self._state_name = next(name for name in made.STATES if name in self._accepted)
         config = module.config.get_text_config(decoder=True)
         head = getattr(module.get_output_embeddings(), "weight", None)
         self.vocabulary = int(config.vocab_size if head is None else head.shape[0])
@@ -69,12 +72,14 @@ class GenericModel:
         self.layers = int(config.num_hidden_layers)
         self._config = config
         self._device = module.get_input_embeddings().weight.device
+        self.device = str(self._device.type)
+        self.dtype = SHORT.get(module.dtype, str(module.dtype).removeprefix("torch."))
         self._records = False
-        # some hybrids count positions from 0 in every pass unless told; the decoders made of encoders (those whose config
-        # has an is_decoder) count on their own, from their padding index
+        # some hybrids count positions from 0 in every pass unless told; decoders made of encoders (their config has an
+        # is_decoder) count on their own, from their padding index
         self._positions = "position_ids" in self._accepted and not hasattr(module.config, "is_decoder")
         if getattr(module.config, "is_decoder", True) is False:  # says nothing (GPT-NeoX), or that it reads both ways
-            self._check_causal()
+            made.check_causal(self.name, lambda ids: self._ask(ids.to(self._device), {"use_cache": False}).logits)
         self.why_not_rewindable = self._why_not_rewindable()
         self.rewindable = not self.why_not_rewindable
 
@@ -85,7 +90,7 @@ class GenericModel:
         Opens no pickle, runs no code from the folder and asks no network. Raises ModelNotFound, UnsupportedModel (and
         why), WeightsError, or OptionError for an unknown dtype.
         """
-        return cls(load_module(folder, device, dtype))
+        return cls(made.load_module(folder, device, dtype))
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
         """Run each slot's rows, one slot after another; see ``Model.forward``.
@@ -98,24 +103,12 @@ class GenericModel:
             raise ModelError(f"{self.name} was put into training mode, where dropout changes its text: call .eval()")
         for layer in taps:
             if not -1 <= layer < self.layers:
-                raise ModelError(
-                    f"{self.name} has no layer {layer} to tap: -1 is its embedding, {self.layers - 1} the last"
-                )
-        starts, found = [], []
-        for row in rows:
-            starts.append(sum(r.wanted for r in rows[: len(starts)]))
-            try:
-                # not inference_mode: buffers that a module makes on the way would be unusable in its owner's training
-                with torch.no_grad():
-                    found.append(self._run(row, taps))
-            except ModelError:
-                raise
-            except Exception as error:  # whatever a stranger's module raises, one sentence leaves here
-                self.release(row.slot)
-                raise ModelError(f"{self.name} failed in its forward pass: {_first_line(error)}") from error
+                raise ModelError(f"{self.name} has no layer {layer} to tap, only -1 (embedding) to {self.layers - 1}")
+        found = [self._run(row, taps) for row in rows]
+        starts = (0, *accumulate(row.wanted for row in rows[:-1]))
         logits = _out(torch.cat([logits for logits, _ in found]))
         hidden = {tap: _out(torch.cat([hidden[tap] for _, hidden in found])) for tap in taps}
-        return Scored(logits, tuple(starts), hidden)
+        return Scored(logits, starts, hidden)
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Say how many of ``rows`` the slot's cache holds in this order after ``start``; see ``Model.compact``.
@@ -129,7 +122,11 @@ class GenericModel:
         """Forget a slot and free its cache."""
         self._slots.pop(slot, None)
 
-    def _run(self, row: Rows, taps: tuple[int, ...]) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    def identity(self) -> str:
+        """Return a digest of the module's config and a sample of its weights."""
+        return made.weights_identity(self.module)
+
+    def _run(self, row: Rows, taps: tuple[int, ...]) -> Answer:
         """Run one slot's rows; return logits [wanted, V] and hidden states [wanted, H], in the order of the rows."""
         slot = self._slots.setdefault(row.slot, _Slot())
         paths = list(_paths(row.parents))
@@ -137,7 +134,7 @@ class GenericModel:
             raise ModelError(f"{self.why_not_rewindable}, so it cannot score a tree of guesses")
         first = len(row.tokens) - row.wanted
         place: dict[int, int] = {}
-        parts: list[tuple[torch.Tensor, dict[int, torch.Tensor]]] = []
+        parts: list[Answer] = []
         total = 0
         path: tuple[int, ...] = ()
         for following in paths:
@@ -147,16 +144,14 @@ class GenericModel:
             self._rewind(slot, row.start + common, record=row.wanted > 1 or len(paths) > 1)
             path = following
             fresh = path[common:]
-            keep = sum(i >= first for i in fresh)
+            keep = len([i for i in fresh if i >= first])
             parts.append(self._feed(slot, [row.tokens[i] for i in fresh], keep, taps))
             place.update((i, total + j) for j, i in enumerate(fresh[len(fresh) - keep :]))
             total += keep
         slot.base, slot.path = row.start, path
         if len(parts) == 1:
             return parts[0]
-        order = torch.tensor(
-            [place[i] for i in range(first, len(row.tokens))], dtype=torch.long, device=parts[0][0].device
-        )
+        order = torch.tensor([place[i] for i in range(first, len(row.tokens))], dtype=torch.long)
         hidden = {tap: torch.cat([part[tap] for _, part in parts])[order] for tap in taps}
         return torch.cat([logits for logits, _ in parts])[order], hidden
 
@@ -186,9 +181,7 @@ class GenericModel:
             slot.state.activate_past_recording()
             slot.recording, slot.floor = True, len(slot.tokens)
 
-    def _feed(
-        self, slot: _Slot, tokens: list[int], keep: int, taps: tuple[int, ...]
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    def _feed(self, slot: _Slot, tokens: list[int], keep: int, taps: tuple[int, ...]) -> Answer:
         """Append tokens to a slot; return logits [keep, V] and hidden states [keep, H] of the last ``keep``."""
         # given a state and several tokens, recurrent modules may take the tokens for a prompt and drop the state
         step = 1 if slot.tokens and not self.rewindable else len(tokens)
@@ -204,53 +197,57 @@ class GenericModel:
             return parts[0]
         return torch.cat([x for x, _ in parts]), {tap: torch.cat([hidden[tap] for _, hidden in parts]) for tap in taps}
 
-    def _call(
-        self, slot: _Slot, tokens: list[int], keep: int, taps: tuple[int, ...]
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        options: dict[str, Any] = {"use_cache": True, "return_dict": True}
+    def _call(self, slot: _Slot, tokens: list[int], keep: int, taps: tuple[int, ...]) -> Answer:
+        options: dict[str, Any] = {"use_cache": True}
         if "logits_to_keep" in self._accepted:
             options["logits_to_keep"] = max(keep, 1)  # 0 would mean all
         if taps:
             options["output_hidden_states"] = True
         if slot.state is not None:
-            options[self._state_name()] = slot.state
+            options[self._state_name] = slot.state
         if self._positions:
             start = len(slot.tokens)
             options["position_ids"] = torch.arange(start, start + len(tokens), device=self._device)[None]  # [1, N]
         last: list[torch.Tensor] = []
-        hook = self._last_layer().register_forward_hook(_catch(last)) if self.layers - 1 in taps else None
+        hook = (
+            made.last_layer(self.module, self.layers).register_forward_hook(_catch(last))
+            if self.layers - 1 in taps
+            else None
+        )
         try:
-            answer = self.module(input_ids=torch.tensor([tokens], device=self._device), **options)
+            answer = self._ask(torch.tensor([tokens], device=self._device), options)
+        except ModelError:
+            slot.state, slot.tokens, slot.path, slot.floor = None, [], (), 0  # nobody knows how far it came
+            raise
         finally:
             if hook is not None:
                 hook.remove()
-        slot.state = next((answer[name] for name in STATES if answer.get(name) is not None), None)
+        slot.state = next((answer[name] for name in made.STATES if answer.get(name) is not None), None)
         if slot.state is None:
             raise UnsupportedModel(f"{self.name} keeps its state within itself, where several texts would share it")
         hidden = {}
         for tap in taps:
             # the last entry of hidden_states has been through the final norm, so the last layer is caught by a hook
             whole = last[-1] if tap == self.layers - 1 else answer.hidden_states[tap + 1]
-            hidden[tap] = whole[0, whole.shape[1] - keep :]
+            if whole.ndim != 3 or whole.shape[1] != len(tokens) or len(answer.hidden_states) != self.layers + 1:
+                raise ModelError(f"{self.name} does not give its hidden states a row a token, so it cannot be tapped")
+            hidden[tap] = whole[0, len(tokens) - keep :]
         return answer.logits[0, answer.logits.shape[1] - keep :], hidden
 
-    def _last_layer(self) -> torch.nn.Module:
-        """Return the module's last decoder layer: the end of its first list as long as the config says."""
-        for part in self.module.modules():
-            if isinstance(part, torch.nn.ModuleList) and len(part) == self.layers:
-                return part[-1]
-        raise ModelError(f"the layers of {self.name} could not be found, so its last one cannot be tapped")
-
-    def _state_name(self) -> str:
-        return next((name for name in STATES if name in self._accepted), "")
+    def _ask(self, ids: torch.Tensor, options: dict[str, Any]) -> Any:
+        """Call the module without gradients; whatever a stranger's module raises, one sentence leaves here."""
+        try:
+            # not inference_mode: buffers that a module makes on the way would be unusable in its owner's training
+            with torch.no_grad():
+                return self.module(input_ids=ids, return_dict=True, **options)
+        except Exception as error:
+            raise ModelError(f"{self.name} failed in its forward pass: {made.first_line(error)}") from error
 
     def _fresh(self) -> Any:
         """Return an empty cache of the kinds of layers the config names, or None where the module makes its own."""
         from transformers import DynamicCache
 
-        if not self.module._supports_default_dynamic_cache():
-            return None
-        return DynamicCache(config=self._config)
+        return DynamicCache(config=self._config) if self.module._supports_default_dynamic_cache() else None
 
     def _why_not_rewindable(self) -> str:
         """Ask the module's and its cache's flags; note whether the cache has to record what it pushes out."""
@@ -259,8 +256,7 @@ class GenericModel:
         # layers that hold a convolution, and perhaps more, know it after one token; and a state must come back at all
         if recurrent or not cache.is_croppable:
             probe = _Slot(cache)
-            with torch.no_grad():
-                self._call(probe, [0], 1, ())
+            self._call(probe, [0], 1, ())
             cache = probe.state
         if recurrent:
             return f"{self.name} keeps a recurrent state that cannot be rewound"
@@ -269,43 +265,6 @@ class GenericModel:
             return f"{self.name} keeps a state that cannot be rewound ({', '.join(kinds)})"
         self._records = any(hasattr(layer, "activate_past_recording") for layer in cache.layers)
         return ""
-
-    def _check(self, device: str | None) -> None:
-        """Refuse what is no causal language model, or is not ready to be one."""
-        try:
-            from transformers import PreTrainedModel
-        except ImportError as error:
-            raise UnsupportedModel(NO_TRANSFORMERS) from error
-        module = self.module
-        if not isinstance(module, PreTrainedModel):
-            raise UnsupportedModel(
-                f"{self.name} is not a transformers model, which is what can be handed in as an object"
-            )
-        if getattr(module.config, "is_encoder_decoder", False):
-            raise UnsupportedModel(
-                f"{self.name} is an encoder-decoder model; only decoder-only language models can be run"
-            )
-        if not module.can_generate() or module.get_output_embeddings() is None:
-            raise UnsupportedModel(f"{self.name} is not a causal language model: load it with AutoModelForCausalLM")
-        if not self._state_name():
-            raise UnsupportedModel(f"{self.name} keeps no cache from pass to pass, so it cannot be continued")
-        if any(part.training for part in module.modules()):
-            raise OptionError(
-                f"{self.name} is in training mode, where dropout changes its text: call .eval() on it first"
-            )
-        where = module.get_input_embeddings().weight.device
-        if where.type == "meta":
-            raise OptionError(f"{self.name} has no weights yet (it lies on the meta device): load them first")
-        if device is not None and torch.device(device).type != where.type:
-            raise OptionError(f"{self.name} lies on {where}, not on {device}: move it there with .to({device!r}) first")
-
-    def _check_causal(self) -> None:
-        """Refuse a module whose first row changes with the tokens after it."""
-        ids = torch.arange(min(8, self.vocabulary), device=self._device)[None]  # [1, 8]
-        with torch.no_grad():
-            alone, among = (self.module(input_ids=x, use_cache=False).logits[0, 0].double() for x in (ids[:, :1], ids))
-        if float((alone - among).abs().max()) > 0.01 * float(alone.abs().max()):
-            raise UnsupportedModel(f"{self.name} reads in both directions (is_decoder is off), so it cannot generate")
 
 
 def _paths(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -334,8 +293,3 @@ def _out(x: torch.Tensor) -> Array:
     """Return a tensor in float32 or wider: numpy from the CPU, a tensor where it lies otherwise."""
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     return x.numpy() if x.device.type == "cpu" else x
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

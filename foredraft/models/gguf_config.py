@@ -1,6 +1,7 @@
 """From a GGUF header to a config and names as Hugging Face writes them.
 
-One table entry an architecture. What a GGUF does not store, and llama.cpp knows by heart, is marked where it is filled in.
+One table entry an architecture. What a GGUF does not store, and llama.cpp knows by heart, is marked where it is filled
+in.
 """
 
 from __future__ import annotations
@@ -113,6 +114,15 @@ class Keys:
         """Say whether ``ARCHITECTURE.key`` is there."""
         return f"{self._header.architecture}.{key}" in self._header.metadata
 
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """Return the ``count`` booleans under ``ARCHITECTURE.key``, if they are there."""
+        value = self._header.metadata.get(f"{self._header.architecture}.{key}")
+        if not isinstance(value, list):
+            return None
+        if len(value) != count:
+            raise self._bad(key, value)
+        return [bool(v) for v in value]
+
     def text(self, key: str) -> str | None:
         """Return the string under ``ARCHITECTURE.key``, if there is one."""
         value = self._header.metadata.get(f"{self._header.architecture}.{key}")
@@ -137,7 +147,7 @@ def config_of(header: Header) -> Config:
     hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
     if embedding is None or len(embedding.shape) != 2 or embedding.shape[1] != hidden:
         raise WeightsError(f"{header.path} has no embedding of width {hidden}")
-    head_dim = keys.whole("attention.key_length", keys.whole("rope.dimension_count", max(1, hidden // heads)))
+    head_dim = keys.whole("attention.key_length", max(1, hidden // heads))
     config: Config = {
         "architectures": [family.class_name],
         "model_type": family.model_type,
@@ -167,26 +177,27 @@ def _specialise(header: Header, keys: Keys, config: Config) -> None:
     layers = config["num_hidden_layers"]
     if layers > 1 << 12:
         raise WeightsError(f"{header.path} claims {layers} layers")
+    rotated = keys.whole("rope.dimension_count", config["head_dim"])
+    if rotated != config["head_dim"] and header.architecture != "phi3":
+        raise UnsupportedModel(
+            f"{header.path} rotates {rotated} of {config['head_dim']} dimensions of a head, which no "
+            f"{header.architecture} does"
+        )
     match header.architecture:
         case "qwen2" | "qwen3":
-            config["use_sliding_window"] = False
+            config["use_sliding_window"] = False  # llama.cpp has no windows for them either
         case "gemma2":
-            _gemma(keys, config, large=46, window_every=2)
+            _gemma(keys, config, large=46, full_every=2)
             config["attn_logit_softcapping"] = keys.real("attn_logit_softcapping", 50.0)
             config["final_logit_softcapping"] = keys.real("final_logit_softcapping", 30.0)
         case "gemma3":
-            _gemma(keys, config, large=62, window_every=6)
+            _gemma(keys, config, large=62, full_every=6)
             config["rope_theta"] = keys.real("rope.freq_base", 1e6)
             config["rope_local_base_freq"] = keys.real("rope.freq_base_swa", 10000.0)
             if keys.has("final_logit_softcapping"):
                 config["final_logit_softcapping"] = keys.real("final_logit_softcapping")
         case "phi3":
-            config["head_dim"] = keys.whole(
-                "attention.key_length", config["hidden_size"] // config["num_attention_heads"]
-            )
-            config["partial_rotary_factor"] = (
-                keys.whole("rope.dimension_count", config["head_dim"]) / config["head_dim"]
-            )
+            config["partial_rotary_factor"] = rotated / config["head_dim"]
             if keys.has("attention.sliding_window"):
                 config["sliding_window"] = keys.whole("attention.sliding_window")
         case "granite":
@@ -201,16 +212,17 @@ def _specialise(header: Header, keys: Keys, config: Config) -> None:
             raise UnsupportedModel(f"{header.path} holds an OLMo 3, whose windows cannot be read from GGUF")
 
 
-def _gemma(keys: Keys, config: Config, large: int, window_every: int) -> None:
+def _gemma(keys: Keys, config: Config, large: int, full_every: int) -> None:
     # the file stores neither the query's scale nor, as a rule, which layers see a window: both as in llama.cpp
-    width = config["hidden_size"] // config["num_attention_heads"]
-    config["query_pre_attn_scalar"] = width if config["num_hidden_layers"] == large else config["head_dim"]
-    config["sliding_window"] = keys.whole("attention.sliding_window", 4096 if window_every == 2 else 1024)
-    config["layer_types"] = [
-        "full_attention" if (i + 1) % window_every == 0 else "sliding_attention"
-        for i in range(config["num_hidden_layers"])
-    ]
-    config["hidden_activation"] = config.pop("hidden_act").replace("silu", "gelu_pytorch_tanh")
+    width, layers = config["hidden_size"] // config["num_attention_heads"], config["num_hidden_layers"]
+    config["query_pre_attn_scalar"] = width if layers == large else config["head_dim"]
+    config["sliding_window"] = keys.whole("attention.sliding_window", 4096 if full_every == 2 else 1024)
+    windows = keys.flags("attention.sliding_window_pattern", layers)
+    if windows is None:
+        windows = [(i + 1) % full_every != 0 for i in range(layers)]
+    config["layer_types"] = ["sliding_attention" if w else "full_attention" for w in windows]
+    del config["hidden_act"]
+    config["hidden_activation"] = "gelu_pytorch_tanh"
 
 
 def names_of(header: Header, config: Config) -> dict[str, str]:

@@ -78,9 +78,9 @@ def _vector(header: Header, name: str) -> Numbers:
 def _from_factors(header: Header, config: Config) -> dict[str, Any] | None:
     """Return the rule behind ``rope_freqs.weight``, which holds only its result: a divisor for every frequency.
 
-    Llama 3's rule is known by four numbers. The largest divisor is ``factor``; between the two thresholds the reciprocal
-    divisor is a straight line in the frequency, and the line gives the other three up to a common scale, which has no
-    effect. The usual thresholds are tried first, so that those files give back the very config they came from.
+    Llama 3's rule is known by four numbers. The largest divisor is ``factor``; between the two thresholds the
+    reciprocal divisor is a straight line in the frequency, and the line gives the other three up to a common scale,
+    which has no effect. The usual thresholds are tried first: those files give back the very config they came from.
     """
     divisors = _vector(header, "rope_freqs.weight")
     width = config["head_dim"]

@@ -30,7 +30,16 @@ class Model(Protocol):
 
     vocabulary: int  # width of the logits, padding included
     context: int  # positions the model was made for
-    rewindable: bool  # whether a slot can be put back to fewer tokens; False for recurrent states
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a slot can be put back to fewer tokens; not so for recurrent states."""
+        return not self.why_not_rewindable
+
+    @property
+    def why_not_rewindable(self) -> str:
+        """One clause; empty for a model that can be rewound."""
+        ...
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
         """Run the rows of several slots through the model in one pass.

@@ -92,9 +92,7 @@ def refuse(config: Config) -> None:
 
 
 def _build(name: str, family: Family, config: Config, composite: bool) -> DecoderSpec:
-    hidden, heads, layers = (
-        _whole(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")
-    )
+    hidden, heads, layers = (_whole(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads = _whole(config, "num_key_value_heads", heads)
     head_dim = _whole(config, "head_dim", hidden // heads)
     if heads % kv_heads or head_dim % 2:
@@ -213,10 +211,10 @@ def _rope_parameters(config: Config, family: Family, kind: str) -> Config:
 
 def _attention_scale(config: Config, family: Family, head_dim: int) -> float:
     if family.attention_scale == "query_pre_attn_scalar":
-        return _number(config, "query_pre_attn_scalar") ** -0.5
+        return 1 / math.sqrt(_number(config, "query_pre_attn_scalar"))
     if family.attention_scale == "attention_multiplier":
         return _number(config, "attention_multiplier")
-    return float(head_dim) ** -0.5
+    return 1 / math.sqrt(head_dim)
 
 
 def _activation(config: Config) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final, Literal, Protocol, TypeAlias
 
 from foredraft.errors import StorageError
 
@@ -17,6 +17,8 @@ try:
     import fcntl
 except ImportError:  # not on Windows: there, only age tells a dead builder from a live one
     fcntl = None  # type: ignore[assignment]
+
+Dtype: TypeAlias = Literal["bf16", "f32"]  # what weights are widened to
 
 _PARTIAL: Final = ".partial-"
 _LOCK: Final = ".lock"
@@ -49,30 +51,39 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def building(final: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``final`` that becomes ``final``, whole, when the block ends without an error.
+def scratch(cache: Path) -> Iterator[Path]:
+    """Give an empty folder in ``cache`` that is gone when the block ends, however it ends.
 
-    The files are flushed to the disk before the rename. If another process was faster, its folder stays and ours goes.
-    On any error, Ctrl-C included, nothing is left. Raises StorageError when the disk refuses; an OSError raised inside
-    the block is taken to be the disk's.
+    Raises StorageError when the disk refuses; an OSError raised inside the block is taken to be the disk's.
     """
-    partial = final.parent / f"{_PARTIAL}{secrets.token_hex(8)}"
+    partial = cache / f"{_PARTIAL}{secrets.token_hex(8)}"
     lock: IO[str] | None = None
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        sweep(final.parent)
+        cache.mkdir(parents=True, exist_ok=True)
+        sweep(cache)
         partial.mkdir()
         lock = _hold(partial / _LOCK)
         yield partial
-        (partial / _LOCK).unlink()
-        _flush(partial)
-        _settle(partial, final)
     except OSError as error:
-        raise refused(final.parent, error) from error
+        raise refused(cache, error) from error
     finally:
         if lock is not None:
             lock.close()
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def building(final: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``final`` that becomes ``final``, whole, when the block ends without an error.
+
+    The files are flushed to the disk before the rename. If another process was faster, its folder stays and ours goes.
+    On any error, Ctrl-C included, nothing is left. Raises StorageError as ``scratch`` does.
+    """
+    with scratch(final.parent) as partial:
+        yield partial
+        (partial / _LOCK).unlink()
+        _flush(partial)
+        _settle(partial, final)
 
 
 def sweep(cache: Path) -> None:

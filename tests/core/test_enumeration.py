@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -20,51 +19,34 @@ from foredraft.core.planner import FixedPlanner
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 
+from .exact import (
+    PROMPT,
+    filtered_by_hand,
+    law,
+    mean_accepted_chain,
+    mean_accepted_siblings,
+    q_of,
+    random_table,
+    text_law,
+)
 from .fork import ForkNoise, branches
-from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, nothing, onehot_tree, sampled_chain, sampled_tree
-
-Row = Sequence[Any]
-PROMPT = (1, 0)
-
-
-def law(*weights: Any) -> np.ndarray:
-    """Return weights as rational probabilities."""
-    exact = [Fraction(w) for w in weights]
-    return np.array([w / sum(exact) for w in exact], dtype=object)
-
-
-def random_table(seed: int, vocabulary: int, holes: bool = False) -> Table:
-    """Return random rational laws; with ``holes`` many zeros, ties and one-hots among them."""
-    rng = random.Random(seed)
-    rows = []
-    for _ in range(47):
-        weights = [rng.choice((0, 0, 1, 1, 2)) if holes else rng.randint(1, 9) for _ in range(vocabulary)]
-        if not any(weights):
-            weights[rng.randrange(vocabulary)] = 1
-        rows.append(law(*weights))
-    return Table(np.stack(rows))
+from .toys import (
+    EagerPlanner,
+    Table,
+    ToyDrafter,
+    ToyTarget,
+    generate,
+    nothing,
+    onehot_tree,
+    sampled_chain,
+    sampled_tree,
+)
 
 
 def as_laws(logits: Any, drafts: Sequence[Draft], params: Any) -> list[Callable[[int], Dense]]:
     """Stand in for ``distribution``: the toy target's rows are the laws themselves."""
     starts = np.cumsum([0] + [len(d) + 1 for d in drafts])
     return [lambda node, start=start: Dense(logits[start + 1 + node]) for start in starts[:-1]]
-
-
-def text_law(table: Table, length: int, stop: frozenset[int] = frozenset(), prompt: Row = PROMPT) -> dict[Any, Fraction]:
-    """Return the law of plain text: the target's own chain rule."""
-    done: dict[tuple[int, ...], Fraction] = {}
-
-    def grow(text: tuple[int, ...], weight: Fraction) -> None:
-        if len(text) == length or (text and text[-1] in stop):
-            done[text] = weight
-            return
-        for token, probability in enumerate(table([*prompt, *text])):
-            if probability:
-                grow((*text, token), weight * probability)
-
-    grow((), Fraction(1))
-    return done
 
 
 def drafted_law(
@@ -94,22 +76,6 @@ def drafted_law(
             for more, probability in rest.items():
                 result[text + more] += weight * probability
     return {text: weight for text, weight in result.items() if weight}, mean
-
-
-def q_of(table: Table) -> Callable[[Sequence[int]], Dense]:
-    return lambda path: Dense(table(path))
-
-
-def mean_accepted_chain(p: Table, q: Table, k: int) -> Fraction:
-    """Return E[accepted] = the sum over paths of at most k tokens of the product of min(p, q)."""
-
-    def below(path: tuple[int, ...], weight: Fraction, depth: int) -> Fraction:
-        if depth == k:
-            return Fraction(0)
-        both = [min(a, b) for a, b in zip(p(path), q(path), strict=True)]
-        return sum((weight * m + below((*path, x), weight * m, depth + 1) for x, m in enumerate(both) if m), Fraction(0))
-
-    return below(PROMPT, Fraction(1), 0)
 
 
 def test_the_forking_source_is_fair() -> None:
@@ -198,23 +164,6 @@ def test_tree_of_certain_guesses(shape: str, holes: bool) -> None:
     assert mean == covered(PROMPT, TREES[shape])
 
 
-def mean_accepted_siblings(p: np.ndarray, q: np.ndarray, count: int, replacement: bool) -> Fraction:
-    """Return the chance that one of ``count`` sampled siblings survives, tested against what the earlier left."""
-    if count == 0 or not any(q):
-        return Fraction(0)
-    total = Fraction(0)
-    left = np.maximum(p - q, 0)
-    for x, mass in enumerate(q):
-        kept = min(mass, p[x])
-        total += kept
-        if mass > kept:
-            rest = q.copy()
-            rest[x] = Fraction(0) if not replacement else rest[x]
-            rest = rest / sum(rest) if any(rest) else rest
-            total += (mass - kept) * mean_accepted_siblings(left / sum(left), rest, count - 1, replacement)
-    return total
-
-
 @pytest.mark.parametrize("shape", TREES)
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("holes", [False, True])
@@ -257,31 +206,16 @@ FILTERS = {
 }
 
 
-def filtered_by_hand(row: Row, params: SamplingParams) -> list[float]:
-    """Return the filtered law of a row without ties, the slow way round."""
-    scaled = [float(np.exp((x - max(row)) / params.temperature)) for x in row]
-    order = sorted(range(len(row)), key=lambda i: -scaled[i])
-    order = order[: params.top_k or len(row)]
-    total, held, kept = sum(scaled[i] for i in order), 0.0, []
-    for i in order:
-        if held < params.top_p * total:
-            kept.append(i)
-        held += scaled[i]
-    kept = [i for i in kept if scaled[i] >= params.min_p * scaled[kept[0]]]
-    total = sum(scaled[i] for i in kept)
-    return [scaled[i] / total if i in kept else 0.0 for i in range(len(row))]
-
-
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_through_the_real_distribution(name: str) -> None:
-    """The real logits-to-law function, its floating-point laws taken as rationals, for a draft at another temperature."""
+    """The real logits-to-law function, its laws taken as rationals, beside a draft at another temperature."""
     params = FILTERS[name]
     table, other = Table.random(5, 3), Table.random(6, 3)
     real = rounds.distribution
 
     def exact(logits: Any, drafts: Any, params: Any) -> Any:
         def rational(of_node: Any) -> Any:
-            return lambda node: Dense(law(*of_node(node).probabilities))
+            return lambda node: Dense(np.array([Fraction(x) for x in of_node(node).probabilities]))
 
         return [rational(of_node) for of_node in real(logits, drafts, params)]
 

@@ -36,8 +36,8 @@ class Table:
 class ToyTarget:
     """A target over a table, with a cache it keeps as told.
 
-    Logits come from nothing but the cache, so a wrong ``keep`` corrupts the text; and after each ``keep`` the cache must
-    hold the sequence without its last token.
+    Logits come from nothing but the cache, so a wrong ``keep`` corrupts the text; and after each ``keep`` the cache
+    must hold the sequence without its last token.
     """
 
     def __init__(self, table: Table) -> None:
@@ -92,7 +92,7 @@ class ToyDrafter:
 
 @dataclass
 class EagerPlanner:
-    """Room for ``limit`` guesses in every round, whatever the budget leaves; a round may have a number of its own."""
+    """Room for ``limit`` guesses in every round, the first included, whatever the budget leaves."""
 
     limit: int
 
@@ -127,7 +127,7 @@ Shape = tuple[Any, ...]  # a tuple of its children's shapes
 
 
 def sampled_tree(law: Callable[[Sequence[int]], Dense], shape: Shape, replacement: bool) -> Guess:
-    """Guess a tree of ``shape``; siblings are drawn one after another from ``law(path)``, with or without replacement."""
+    """Guess a tree of ``shape``; siblings are drawn in turn from ``law(path)``, with or without replacement."""
 
     def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []

@@ -1,0 +1,124 @@
+"""The options that verbs share, and what they come to: keywords of ``load`` and of ``generate``."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import SUPPRESS
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from foredraft.cli.console import COLOUR
+from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto, wholes
+from foredraft.errors import OptionError
+from foredraft.models.registry import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from foredraft.options import Options
+
+# options of ``generate`` by their names in Python; the drafting ones go to ``load``
+_SAMPLING: Final = (
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "stop_token_ids", "system", "raw", "rule",
+    "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "logprobs",
+    "n", "json_schema", "regex",
+)  # fmt: skip
+_LATER: Final = ("prediction", "cache_scope")
+
+
+def add_model(parser: Parser) -> None:
+    """Add the model, its drafter and the acceptance rule."""
+    group = parser.add_argument_group("model and drafter")
+    group.add_argument(
+        "--model",
+        metavar="M",
+        default=DEFAULT_MODEL,
+        help=f"name, folder, hub id or .gguf (default {DEFAULT_MODEL})",
+    )
+    group.add_argument(
+        "--drafter",
+        metavar="D",
+        help="auto (default), none, lookup, model:PATH, package.module:Class, or several joined by +",
+    )
+    group.add_argument("--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto)")
+    group.add_argument(
+        "--draft-temperature", metavar="T", type=number, help="the drafter's own; the text is exact at any"
+    )
+    group.add_argument("--rule", type=one_of("auto", "ratio", "coupled"), metavar="RULE", help="auto or ratio")
+    group.add_argument("--speculative-config", metavar="JSON", help="the same in vLLM's words")
+    for name in ("--prediction", "--cache-scope"):
+        group.add_argument(name, help=SUPPRESS)
+
+
+def add_sampling(parser: Parser) -> None:
+    """Add how tokens are chosen and where an answer ends."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", metavar="T", type=number, help="0 (default) takes the likeliest token")
+    group.add_argument("--top-k", metavar="K", type=whole, help="of the K likeliest tokens; 0 (default) is all")
+    group.add_argument("--top-p", metavar="P", type=number, help="of the likeliest that make up P (default 1)")
+    group.add_argument("--min-p", metavar="P", type=number, help="of those P times as likely as the first (default 0)")
+    group.add_argument("--seed", metavar="N", type=whole, help="one seed, one text")
+    group.add_argument(
+        "--generation-config", action="store_true", help="the checkpoint's own sampling where none is named"
+    )
+    group.add_argument("--max-tokens", metavar="N", type=whole, help="longest answer (default 512)")
+    group.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be repeated")
+    group.add_argument(
+        "--stop-token-ids", metavar="ID,...", type=wholes, action="extend", help="end after any of these tokens"
+    )
+    for name, kind in (
+        ("--min-tokens", whole),
+        ("--repetition-penalty", number),
+        ("--presence-penalty", number),
+        ("--frequency-penalty", number),
+        ("--logprobs", whole),
+        ("-n", whole),
+        ("--logit-bias", str),
+        ("--json-schema", str),
+        ("--regex", str),
+    ):
+        group.add_argument(name, type=kind, help=SUPPRESS)
+    group.add_argument("--bad-words", action="append", help=SUPPRESS)
+
+
+def add_template(parser: Parser, *, raw: bool) -> None:
+    """Add what surrounds a prompt."""
+    group = parser.add_argument_group("prompt")
+    group.add_argument("--system", metavar="TEXT", help="the chat template's system turn")
+    if raw:
+        group.add_argument("--raw", action="store_true", help="no chat template: the model continues the text")
+
+
+def add_machine(parser: Parser) -> None:
+    """Add where the model runs."""
+    group = parser.add_argument_group("machine")
+    group.add_argument("--device", metavar="D", help="cpu, cuda or mps (default cuda if there is one)")
+    group.add_argument("--dtype", metavar="T", default="auto", help="auto (bf16), bf16, f32, f64 or file")
+    group.add_argument("--threads", metavar="N", type=whole, help="threads of the CPU")
+    group.add_argument("--context", metavar="N", type=whole, help="a smaller context than the model's own")
+    group.add_argument("--native-tier", metavar="T", help=SUPPRESS)
+    group.add_argument("--offline", action="store_true", help="never use the network")
+
+
+def add_output(parser: Parser) -> None:
+    """Add what every verb has."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="one JSON document, the last line of stdout")
+    group.add_argument("--color", metavar="WHEN", type=one_of(*COLOUR), help="auto (default), always or never")
+    group.add_argument("--traceback", action="store_true", help="after a failure, show where it happened")
+
+
+def generation_options(args: argparse.Namespace) -> Options:
+    """Return the keywords of ``generate`` that were named, checked. Raises OptionError."""
+    from foredraft.options import settle
+
+    for name in _LATER:
+        if getattr(args, name) is not None:
+            raise OptionError(f"--{name.replace('_', '-')} is not in this version yet: leave it out")
+    if args.native_tier not in (None, "off", "auto"):
+        raise OptionError(f"--native-tier {args.native_tier} is not in this version yet: there is only off")
+    named: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(args, name, None)) is not None}
+    if not named.get("raw"):
+        named.pop("raw", None)
+    drafting = {
+        name: value for name in ("draft_tokens", "draft_temperature") if (value := getattr(args, name)) is not None
+    }
+    settle(cast("Options", {**named, **drafting}))
+    return cast("Options", named)

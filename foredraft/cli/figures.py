@@ -1,0 +1,97 @@
+"""What an answer, or many, came to: the line on stderr and the totals of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foredraft.result import Result
+
+
+def line(result: Result, *, fed: bool = False) -> str:
+    """Return one answer's statistics; ``fed`` adds how much of the prompt had to be read."""
+    parts = [_length(result)]
+    if result.timings.tokens_per_s is not None:
+        parts.append(f"{result.timings.tokens_per_s:.1f} tokens/s")
+    parts += _speculation(result.drafter, _counts([result]), result.speculative.reason)
+    if fed:
+        parts.append(f"{result.prompt_tokens - result.cached_tokens} of {result.prompt_tokens} prompt tokens read")
+    return " · ".join([*parts, f"{result.tier} {result.dtype}"])
+
+
+def lines_total(results: Sequence[Result]) -> str:
+    """Return the statistics of many answers."""
+    counts, last = _counts(results), results[-1]
+    parts = [f"{len(results)} answers", f"{counts['completion_tokens']} tokens"]
+    if (speed := _tokens_per_s(results)) is not None:
+        parts.append(f"{speed:.1f} tokens/s")
+    parts += _speculation(last.drafter, counts, last.speculative.reason)
+    return " · ".join([*parts, f"{last.tier} {last.dtype}"])
+
+
+def totals(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the totals of many answers under the names of one answer's document; rates are ratios of totals."""
+    counts = _counts(results)
+    names: dict[str, dict[str, int]] = {}
+    for result in results:
+        for name, count in result.speculative.by_drafter.items():
+            into = names.setdefault(name, dict.fromkeys(count, 0))
+            for key, value in count.items():
+                into[key] += value
+    speculative = {key: counts[key] for key in ("rounds", "drafted", "accepted")}
+    return {
+        "prompt_tokens": counts["prompt_tokens"],
+        "completion_tokens": counts["completion_tokens"],
+        "speculative": {
+            **speculative,
+            "mean_tokens_per_pass": _per_pass(counts),
+            "acceptance_rate": _rate(counts),
+            "by_drafter": names,
+        },
+        "timings": {
+            "load_s": results[0].timings.load_s if results else None,
+            "prefill_s": sum(r.timings.prefill_s for r in results),
+            "decode_s": sum(r.timings.decode_s for r in results),
+            "tokens_per_s": _tokens_per_s(results),
+        },
+    }
+
+
+def _length(result: Result) -> str:
+    count = f"{result.completion_tokens} token{'' if result.completion_tokens == 1 else 's'}"
+    notes = {"length": " (cut at the limit)", "stop": ""}
+    return count + notes.get(result.finish_reason or "", " (stopped)")
+
+
+def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> list[str]:
+    if reason is not None:
+        return [f"no guesses ({reason.removeprefix('off: ')})"]
+    drafted, accepted = counts["drafted"], counts["accepted"]
+    rate = f" ({100 * _rate(counts):.0f}%)" if drafted else ""
+    return [f"{_per_pass(counts):.2f} a pass", f"{drafter}: {accepted} of {drafted} guesses accepted{rate}"]
+
+
+def _counts(results: Sequence[Result]) -> dict[str, int]:
+    return {
+        "answers": sum(1 for r in results if r.completion_tokens),
+        "prompt_tokens": sum(r.prompt_tokens for r in results),
+        "completion_tokens": sum(r.completion_tokens for r in results),
+        "rounds": sum(r.speculative.rounds for r in results),
+        "drafted": sum(r.speculative.drafted for r in results),
+        "accepted": sum(r.speculative.accepted for r in results),
+    }
+
+
+def _per_pass(counts: dict[str, int]) -> float:
+    return (counts["completion_tokens"] - counts["answers"]) / counts["rounds"] if counts["rounds"] else 1.0
+
+
+def _rate(counts: dict[str, int]) -> float:
+    return counts["accepted"] / counts["drafted"] if counts["drafted"] else 0.0
+
+
+def _tokens_per_s(results: Sequence[Result]) -> float | None:
+    seconds = sum(r.timings.decode_s for r in results)
+    decoded = sum(max(0, r.completion_tokens - 1) for r in results)
+    return decoded / seconds if seconds > 0 else None

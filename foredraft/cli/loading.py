@@ -1,0 +1,115 @@
+"""A model as the options describe it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from foredraft.cli.console import Console
+from foredraft.cli.speculative_config import read as read_speculative_config
+from foredraft.errors import ModelError, OptionError, StorageError
+
+if TYPE_CHECKING:
+    from foredraft.api import LanguageModel
+    from foredraft.core.draft import Drafter
+    from foredraft.options import Options
+
+_CLASS: Final = re.compile(r"(?:^|\+)\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*(?:$|\+)")
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return where models are kept: $FOREDRAFT_CACHE, else foredraft under $XDG_CACHE_HOME or ~/.cache."""
+    if named := environment.get("FOREDRAFT_CACHE"):
+        return Path(named).expanduser()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "foredraft"
+
+
+def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
+    """Load the model that the options name, and say on stderr if a slower path is taken."""
+    from foredraft.api import load
+
+    drafter, draft_tokens = _drafting(args)
+    console.progress.status(f"loading {args.model} …")
+    model = load(
+        args.model,
+        drafter=drafter,
+        draft_tokens="auto" if draft_tokens is None else draft_tokens,
+        draft_temperature=args.draft_temperature,
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        context=args.context,
+        offline=args.offline,
+        cache=cache_folder(console.environment),
+        progress=console.progress,
+    )
+    console.progress.close()
+    if model.host.notice is not None:
+        console.say(f"note: {model.host.notice}")
+    return model
+
+
+def _drafting(args: argparse.Namespace) -> tuple[str | Drafter, int | str | None]:
+    if args.speculative_config is not None:
+        drafter, length = read_speculative_config(args.speculative_config, args.drafter, args.draft_tokens)
+        return drafter, args.draft_tokens if length is None else length
+    if args.drafter is not None and _CLASS.search(args.drafter):
+        # a user's own drafter lies where he stands; last, so that it can replace nothing that is installed
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)
+    return "auto" if args.drafter is None else args.drafter, args.draft_tokens
+
+
+def with_generation_config(args: argparse.Namespace, options: Options, console: Console) -> Options:
+    """Return the options with the checkpoint's own sampling where they say nothing, if that was asked for."""
+    if not args.generation_config:
+        return options
+    from foredraft.models.fetch import resolve
+    from foredraft.options import settle
+
+    dtype = "f32" if args.dtype in ("f32", "f64") else args.dtype
+    folder = resolve(
+        args.model, cache_folder(console.environment), offline=args.offline, dtype=dtype, progress=console.progress
+    )
+    values = {name: value for name, value in sampling_of(folder).items() if name not in options}
+    if not values:
+        console.say("note: the checkpoint's generation_config names no sampling that the options leave open")
+    try:
+        settle(cast("Options", values))
+    except OptionError as fault:
+        raise OptionError(
+            f"the checkpoint's generation_config cannot be honoured ({fault}): name that option"
+        ) from fault
+    return cast("Options", {**options, **values})
+
+
+def sampling_of(folder: Path) -> dict[str, Any]:
+    """Return what a checkpoint's ``generation_config.json`` says of sampling, by our names; empty without one.
+
+    Raises ModelError if it is not an object, StorageError if it cannot be read.
+    """
+    path = folder / "generation_config.json"
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise ModelError(f"{path} is not JSON: {fault}") from fault
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} does not hold an object")
+    if config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    values = {name: config[name] for name in names if config.get(name) is not None}
+    if config.get("do_sample") and "temperature" not in values:
+        values["temperature"] = 1.0
+    return values

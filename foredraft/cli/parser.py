@@ -1,0 +1,99 @@
+"""argparse with one sentence for every mistake, and the types of option values."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn
+
+from foredraft.errors import OptionError
+
+_WIDTH: Final = 26
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises OptionError instead of printing its usage and leaving."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None, usage: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description[0].upper() + description[1:],
+            epilog=epilog,
+            usage=usage,
+            formatter_class=_formatter,
+            allow_abbrev=False,
+        )
+
+    def read(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
+        """Parse; ``mixed`` lets options stand between positional words. Raises OptionError."""
+        known, rest = self.parse_known_intermixed_args(words) if mixed else self.parse_known_args(words)
+        if not rest:
+            return known
+        word = rest[0].partition("=")[0]
+        if word.startswith("-"):
+            raise OptionError(f"there is no option {word}{nearest(word, self._option_string_actions)}")
+        raise OptionError(f"unexpected word {rest[0]!r}: a prompt of several words goes in quotes")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise argparse's complaint as a sentence."""
+        found = re.fullmatch(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        if found is None:
+            raise OptionError(message)
+        name, complaint = found[1].split("/")[-1], found[2]
+        if complaint.startswith("expected "):
+            raise OptionError(f"{name} needs a value")
+        raise OptionError(f"{name} {complaint}" if complaint.startswith("must ") else f"{name}: {complaint}")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=_WIDTH)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean X?`` for the known word most like this one, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def whole(text: str) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def number(text: str) -> float:
+    """Read a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def whole_or_auto(text: str) -> int | str:
+    """Read a whole number or the word auto."""
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number or auto, not {text!r}") from None
+
+
+def wholes(text: str) -> list[int]:
+    """Read whole numbers with commas between them."""
+    return [whole(part.strip()) for part in text.split(",")]
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a type that takes one of these words."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"must be {' or '.join(choices)}, not {text!r}")
+        return text
+
+    return read

@@ -1,0 +1,86 @@
+"""What is being waited for: a bar on a terminal once it takes longer than a moment, a plain line elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, TextIO
+
+_MOMENT: Final = 1.0  # seconds
+_ERASE: Final = "\r\x1b[K"
+
+
+class Progress:
+    """The ``progress`` callback of ``load``, and a status line for what cannot be measured."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()  # downloads report from their own threads
+        self._label: str | None = None
+        self._bar: Any = None
+        self._status = False
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        """Show that ``done`` bytes of ``total`` (0: unknown) are there."""
+        with self._lock:
+            if label != self._label:
+                self._close()
+                self._label = label
+                self._begin(total)
+            if self._bar is not None:
+                self._bar.total = total or None
+                self._bar.update(done - self._bar.n)
+                if total and done >= total:
+                    self._close()
+                    self._label = label  # told once more, it is still over
+
+    def status(self, text: str) -> None:
+        """Show ``text`` on a terminal until something else is shown."""
+        with self._lock:
+            self._close()
+            if self._stream.isatty():
+                self._stream.write(f"{_ERASE}\x1b[2m{text}\x1b[0m")
+                self._stream.flush()
+                self._status = True
+
+    def close(self) -> None:
+        """Take away what is shown."""
+        with self._lock:
+            self._close()
+
+    def _begin(self, total: int) -> None:
+        if not self._stream.isatty():
+            size = f" ({size_of(total)})" if total else ""
+            self._stream.write(f"foredraft: {self._label}{size}\n")
+            self._stream.flush()
+            return
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total or None,
+            desc=self._label,
+            unit="B",
+            unit_scale=True,
+            delay=_MOMENT,
+            leave=False,
+            dynamic_ncols=True,
+            file=self._stream,
+        )
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if self._status:
+            self._stream.write(_ERASE)
+            self._stream.flush()
+            self._status = False
+        self._label = None
+
+
+def size_of(count: float) -> str:
+    """Return a number of bytes in words."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

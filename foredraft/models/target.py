@@ -1,0 +1,144 @@
+"""A model with a cache of slots as the core's Target: feeds what is lacking, forgets what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foredraft.core.draft import ROOT, Array, Draft, Outcome, Scored
+from foredraft.core.sequence import Sequence as Text
+from foredraft.errors import DrafterError
+from foredraft.models.cache import Slots
+from foredraft.models.model import Model, Rows
+
+BLOCK: Final = 512  # rows of a prefill pass
+STRAGGLER: Final = 16  # tokens a sequence may lack and still be fed together with the others
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The last pass over a slot: it fed ``fed`` committed tokens after ``start``, then the guesses."""
+
+    start: int
+    fed: int
+
+
+class CachedTarget:
+    """Feeds a model whatever its cache lacks of each sequence. ``slots`` of them are kept for re-use.
+
+    Every call first compares what a slot holds with the tokens wanted, so a cache left behind, or one that ran ahead
+    along guesses since refused, finds its way back by itself.
+    """
+
+    def __init__(self, model: Model, slots: int = 8) -> None:
+        self.model = model
+        self.slots = Slots(slots, model.rewindable)
+        self._passes: dict[int, _Pass] = {}
+        self._reused: dict[int, int] = {}  # slot -> tokens its sequence did not need to feed
+
+    @property
+    def vocabulary(self) -> int:
+        """Width of the logits, padding included."""
+        return self.model.vocabulary
+
+    @property
+    def context(self) -> int:
+        """Positions the model was made for."""
+        return self.model.context
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether guesses can be refused: False means that nothing may be drafted."""
+        return self.model.rewindable
+
+    def begin(self, sequence: Text) -> None:
+        """Take a slot for a sequence, the one that holds the most of its start."""
+        slot = self.slots.take(sequence, sequence.tokens)
+        self._reused[slot] = len(self.slots.held(slot))
+
+    def reused(self, sequence: Text) -> int:
+        """Return how many tokens of a sequence lay in its slot when it began; 0 for one that has no slot."""
+        slot = self.slots.slot(sequence)
+        return 0 if slot is None else self._reused.get(slot, 0)
+
+    def end(self, sequence: Text) -> None:
+        """Give a sequence's slot back; its content stays for whoever starts with the same tokens."""
+        slot = self.slots.slot(sequence)
+        if slot is not None:
+            self._reused.pop(slot, None)
+        surplus = self.slots.release(sequence)
+        if surplus is not None:
+            self._passes.pop(surplus, None)
+            self.model.release(surplus)
+
+    def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
+        """Score every guess in one pass, after passes without logits over long stretches that the cache lacks.
+
+        Row 0 of each sequence is its last committed token's, then its guesses in order. Raises DrafterError for guesses
+        that the model could not forget.
+        """
+        if not self.rewindable and any(len(draft) for draft in drafts):
+            raise DrafterError("this model's cache cannot be rewound, so nothing may be drafted for it")
+        return self._run([(s, s.tokens) for s in sequences], drafts, taps)
+
+    def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
+        """Forget what was refused: afterwards each slot holds ``len(sequence) - 1`` tokens.
+
+        Fewer only where the model itself kept fewer; those are fed again. Doing it twice changes nothing.
+        """
+        for sequence, outcome in zip(sequences, outcomes, strict=True):
+            slot = self.slots.take(sequence, sequence.tokens)
+            last = self._passes.pop(slot, None)
+            if last is None:
+                continue
+            rows = (*range(last.fed), *(last.fed + node for node in outcome.kept))
+            kept = self.model.compact(slot, last.start, rows) if len(outcome.draft) else len(rows)
+            self.slots.hold(slot, sequence.tokens[: last.start + kept])
+            assert kept < len(rows) or len(self.slots.held(slot)) == len(sequence) - 1, "the target's cache is off"
+
+    def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
+        """Return the logits [B, V] after each sequence's ``tokens``: the whole text wanted, guesses included.
+
+        Only what the slot lacks is fed, so a text one token longer than the last costs one row.
+        """
+        return self._run([(s, tokens) for s, tokens in batch], [Draft()] * len(batch), ()).logits
+
+    def rewind(self, sequence: Text, length: int) -> None:
+        """Forget all but the first ``length`` tokens of a sequence; all of them where the model cannot rewind."""
+        slot = self.slots.slot(sequence)
+        if slot is not None and length < len(self.slots.held(slot)):
+            self.slots.hold(slot, self.slots.held(slot)[:length] if self.rewindable else ())
+
+    def _run(
+        self, texts: Sequence[tuple[Text, Sequence[int]]], drafts: Sequence[Draft], taps: tuple[int, ...]
+    ) -> Scored:
+        together = len(texts) > 1
+        rows = []
+        for (sequence, tokens), draft in zip(texts, drafts, strict=True):
+            slot = self.slots.take(sequence, tokens)
+            self._passes.pop(slot, None)
+            lacking = len(tokens) - len(self.slots.held(slot))
+            self._feed(slot, tokens, lacking - 1 if together and lacking > STRAGGLER else max(lacking - BLOCK, 0))
+            rows.append(_last_rows(slot, len(self.slots.held(slot)), tokens, draft))
+        scored = self.model.forward(rows, taps)
+        for row, (_, tokens), draft in zip(rows, texts, drafts, strict=True):
+            self.slots.hold(row.slot, tokens)
+            self._passes[row.slot] = _Pass(row.start, len(row.tokens) - len(draft))
+        return scored
+
+    def _feed(self, slot: int, tokens: Sequence[int], count: int) -> None:
+        """Feed the next ``count`` tokens in blocks, without logits."""
+        start = len(self.slots.held(slot))
+        for at in range(start, start + count, BLOCK):
+            block = tuple(tokens[at : min(at + BLOCK, start + count)])
+            self.model.forward([Rows(slot, at, block, tuple(range(-1, len(block) - 1)), 0)])
+            self.slots.hold(slot, tokens[: at + len(block)])
+
+
+def _last_rows(slot: int, start: int, tokens: Sequence[int], draft: Draft) -> Rows:
+    """Return the rows of the pass that answers: the committed tokens still lacking, then the guesses."""
+    lacking = tuple(tokens[start:])
+    last = len(lacking) - 1
+    guesses = (last if parent == ROOT else last + 1 + parent for parent in draft.parents)
+    return Rows(slot, start, lacking + draft.tokens, (*range(-1, last), *guesses), len(draft) + 1)

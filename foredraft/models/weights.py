@@ -1,0 +1,197 @@
+"""A checkpoint's tensors, straight from its safetensors files: checked, mapped, never copied.
+
+Format: https://huggingface.co/docs/safetensors (eight bytes of header length, a JSON header, then the data). Nothing
+here trusts the header: offsets, shapes and types must agree with each other and with the file before a tensor is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import ModelNotFound, WeightsError
+
+SINGLE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+PICKLED: Final = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+LONGEST_HEADER: Final = 100_000_000  # bytes; what the safetensors library allows
+# numpy has no bfloat16 and no 8-bit floats: those come as their bits
+TYPES: Final[Mapping[str, str]] = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "|u1", "F8_E5M2": "|u1",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    file: int  # which of the mapped files
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the file
+
+
+class Weights:
+    """The tensors of one checkpoint, by name. Arrays are views of the files; writing to one changes no file."""
+
+    def __init__(self, folder: Path, files: list[NDArray[np.uint8]], tensors: dict[str, _Tensor]) -> None:
+        self.folder = folder
+        self._files = files
+        self._tensors = tensors
+
+    def names(self) -> tuple[str, ...]:
+        """Return every tensor's name."""
+        return tuple(self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape. Raises WeightsError if there is none of that name."""
+        return self._find(name).shape
+
+    def dtype(self, name: str) -> str:
+        """Return a tensor's type as safetensors spells it ("BF16", "F32"). Raises WeightsError as above."""
+        return self._find(name).dtype
+
+    def raw(self, name: str) -> NDArray[Any]:
+        """Return a tensor without copying it: [shape], bfloat16 as uint16. Raises WeightsError as above."""
+        tensor = self._find(name)
+        return np.ndarray(tensor.shape, TYPES[tensor.dtype], self._files[tensor.file].data, tensor.offset)
+
+    def _find(self, name: str) -> _Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise WeightsError(f"{self.folder} has no tensor {name}: the checkpoint is not complete") from None
+
+
+def open_weights(folder: str | Path) -> Weights:
+    """Open the ``model.safetensors`` of a folder, or the shards its index names.
+
+    Raises ModelNotFound without such a folder, WeightsError for pickled, missing, truncated or lying weights.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelNotFound(f"there is no folder {folder}")
+    index = _read_index(folder) if (folder / INDEX).is_file() and not (folder / SINGLE).is_file() else None
+    if index is None and not (folder / SINGLE).is_file():
+        _refuse_pickled(folder)
+        raise WeightsError(f"{folder} holds no weights: a {SINGLE} is needed")
+    shards = [SINGLE] if index is None else sorted(set(index.values()))
+    files: list[NDArray[np.uint8]] = []
+    tensors: dict[str, _Tensor] = {}
+    for number, shard in enumerate(shards):
+        path = folder / shard
+        if not path.is_file():
+            raise WeightsError(f"{folder} lacks the shard {shard} that its index names: fetch the model again")
+        mapped = _map(path)
+        files.append(mapped)
+        for name, tensor in _read_header(path, mapped, number):
+            if index is not None and index.get(name) != shard:
+                raise WeightsError(f"{path} holds {name}, which the index does not place there: fetch the model again")
+            tensors[name] = tensor
+    for name in index or ():
+        if name not in tensors:
+            raise WeightsError(f"{folder} has no tensor {name}, although its index names it: fetch the model again")
+    return Weights(folder, files, tensors)
+
+
+def _refuse_pickled(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.suffix in PICKLED:
+            raise WeightsError(
+                f"{path} is pickled, and opening it could run any code: use a checkpoint saved as safetensors"
+            )
+
+
+def _read_index(folder: Path) -> dict[str, str]:
+    """Return which shard holds each tensor. Raises WeightsError unless every shard is a plain name in the folder."""
+    path = folder / INDEX
+    try:
+        index = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is not a readable index: fetch the model again") from error
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not places:
+        raise WeightsError(f"{path} has no weight_map: fetch the model again")
+    for name, shard in places.items():
+        if not isinstance(shard, str) or not shard.endswith(".safetensors") or set(shard) & set("/\\:\0"):
+            raise WeightsError(f"{path} places {_short(name)} in {_short(shard)}, which is no shard of this folder")
+    return places
+
+
+def _map(path: Path) -> NDArray[np.uint8]:
+    try:
+        if path.stat().st_size < 8:
+            raise WeightsError(f"{path} is truncated: it is too short for a header, fetch the model again")
+        return np.memmap(path, np.uint8, mode="c")  # "c": writable views that reach no file, as torch wants them
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be opened: {error.strerror or error}") from error
+
+
+def _read_header(path: Path, mapped: NDArray[np.uint8], file: int) -> Iterator[tuple[str, _Tensor]]:
+    """Yield the tensors of one file, each checked. Raises WeightsError."""
+    length = int.from_bytes(mapped[:8].tobytes(), "little")
+    if length > LONGEST_HEADER or 8 + length > mapped.size:
+        raise WeightsError(f"{path} is truncated or damaged: its header claims {length} bytes, fetch the model again")
+    try:
+        header = json.loads(mapped[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged: its header is not JSON, fetch the model again") from error
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path} is damaged: its header is no table, fetch the model again")
+    size = mapped.size - 8 - length
+    spans: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, begin, end = _read_entry(path, name, entry)
+        if end > size:
+            raise WeightsError(f"{path} is truncated: {_short(name)} ends beyond the file, fetch the model again")
+        spans.append((begin, end, name))
+        yield name, _Tensor(file, dtype, shape, 8 + length + begin)
+    reached = 0
+    for begin, end, name in sorted(spans):
+        if begin != reached:
+            wrong = "overlaps another tensor" if begin < reached else "leaves a gap before it"
+            raise WeightsError(f"{path} is damaged: {_short(name)} {wrong}, fetch the model again")
+        reached = end
+    if reached != size:
+        raise WeightsError(f"{path} is damaged: {size - reached} bytes belong to no tensor, fetch the model again")
+
+
+def _read_entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    if isinstance(entry, dict):
+        dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+        if isinstance(dtype, str) and dtype not in TYPES:
+            raise WeightsError(f"{path} holds {_short(name)} as {_short(dtype)}, which is not read: use bf16 weights")
+        sizes, ends = _naturals(shape), _naturals(span)
+        if isinstance(dtype, str) and sizes is not None and ends is not None and len(ends) == 2:
+            begin, end = ends
+            if end - begin == math.prod(sizes) * np.dtype(TYPES[dtype]).itemsize:
+                return dtype, sizes, begin, end
+    raise WeightsError(f"{path} is damaged: the header contradicts itself at {_short(name)}, fetch the model again")
+
+
+def _naturals(value: object) -> tuple[int, ...] | None:
+    fine = isinstance(value, list) and all(type(n) is int and 0 <= n < 2**62 for n in value)
+    return tuple(value) if fine and isinstance(value, list) else None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return table
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,255 @@
+"""What bad input gets: exit 2 and one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foredraft.cli.speculative_config import read
+from foredraft.drafters.lookup import Lookup
+from tests.cli.conftest import make_chat_model, write_tokenizer
+from tests.models.checkpoints import make_checkpoint
+
+LATER = {
+    "--min-tokens": "3",
+    "--repetition-penalty": "1.1",
+    "--presence-penalty": "0.5",
+    "--frequency-penalty": "0.5",
+    "--logit-bias": '{"5": 1}',
+    "--bad-words": "no",
+    "--logprobs": "3",
+    "-n": "2",
+    "--json-schema": "{}",
+    "--regex": "a+",
+    "--prediction": "file",
+    "--cache-scope": "mine",
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
+    assert refused("generate", "x", name, LATER[name]) == f"{name} is not in this version yet: leave it out"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--max-tokens 0", "--max-tokens must be a whole number of at least 1, not 0"),
+        ("--max-tokens many", "--max-tokens must be a whole number, not 'many'"),
+        ("--temperature -1", "--temperature "),
+        ("--temperature nan", "--temperature must be a number, not nan"),
+        ("--temperature inf", "--temperature must be a number, not inf"),
+        ("--top-p 0", "--top-p "),
+        ("--top-p 2", "--top-p "),
+        ("--min-p -0.1", "--min-p "),
+        ("--top-k -1", "--top-k "),
+        ("--seed -1", "--seed must be a whole number "),
+        ("--seed 1.5", "--seed must be a whole number, not '1.5'"),
+        ("--draft-tokens -1", "--draft-tokens "),
+        ("--draft-tokens some", "--draft-tokens must be a whole number or auto, not 'some'"),
+        ("--draft-temperature -1", "--temperature "),
+        ("--stop-token-ids 1,x", "--stop-token-ids must be a whole number, not 'x'"),
+        ("--rule coupled", "--rule must be auto or ratio in this version, not 'coupled'"),
+        ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),
+        ("--native-tier avx2", "--native-tier avx2 is not in this version yet"),
+        ("--dtype int4", "--dtype must be one of"),
+        ("--threads 0", "--threads must be at least 1, not 0"),
+        ("--context 0", "--context must be at least 1, not 0"),
+        ("--color blue", "--color must be auto or always or never, not 'blue'"),
+    ],
+)
+def test_values_out_of_range(refused: Any, tiny: Path, words: str, sentence: str) -> None:
+    assert refused("generate", "x", "--model", tiny, *words.split()).startswith(sentence)
+
+
+def test_an_empty_stop_string(refused: Any) -> None:
+    assert "stop string" in refused("generate", "x", "--stop", "")
+
+
+@pytest.mark.parametrize("word", ["", "  ", "-", "@empty.txt", "@absent.txt", "@", "@bytes.txt"])
+def test_prompts_that_are_none(refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert any(hint in refused("generate", word) for hint in ("is empty", "cannot be read", "not UTF-8"))
+
+
+def test_a_missing_prompt(refused: Any) -> None:
+    assert "a prompt is missing" in refused("generate")
+
+
+def test_a_prompt_that_fills_the_context(refused: Any, tiny: Path) -> None:
+    said = refused("generate", "x" * 600, "--model", tiny)
+    assert "512" in said
+    assert "64" in refused("generate", "x" * 80, "--model", tiny, "--context", "64")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must be an object with either prompt or turns"),
+        ('{"text": "x"}', "must be an object with either prompt or turns"),
+        ('{"prompt": "x", "turns": ["y"]}', "must be an object with either prompt or turns"),
+        ('{"prompt": ""}', "a prompt is text"),
+        ('{"prompt": 3}', "a prompt is text"),
+        ('{"turns": []}', "turns a list of texts"),
+        ('{"turns": "x"}', "turns a list of texts"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_runs(refused: Any, tmp_path: Path, line: str, complaint: str) -> None:
+    (tmp_path / "many.jsonl").write_text('{"prompt": "fine"}\n\n' + line + "\n")
+    said = refused("generate", "--prompts", "many.jsonl")
+    assert said.startswith("many.jsonl, line 3")
+    assert complaint in said
+
+
+def test_files_of_prompts_that_are_none(refused: Any, tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text("\n")
+    assert "holds no prompts" in refused("generate", "--prompts", "many.jsonl")
+    assert "cannot be read" in refused("generate", "--prompts", "absent.jsonl")
+    (tmp_path / "many.jsonl").write_text('{"turns": ["a", "b"]}\n')
+    assert "give one" in refused("generate", "x", "--prompts", "many.jsonl")
+    assert "--raw has no turns" in refused("generate", "--raw", "--prompts", "many.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("drafter", "hint"),
+    [
+        ("guess", "unknown drafter 'guess'"),
+        ("lookup+guess", "unknown drafter 'guess'"),
+        ("", "unknown drafter"),
+        ("suffix", "suffix is not in this version yet"),
+        ("layers:x", "layers is not in this version yet"),
+        ("model:", "model:PATH"),
+        ("model:absent-folder", "absent-folder"),
+        ("absent_module:Drafter", "absent_module"),
+        ("json:Drafter", "json has no Drafter"),
+        ("json:JSONDecoder", "is not a drafter"),
+    ],
+)
+def test_drafters_that_are_none(refused: Any, tiny: Path, drafter: str, hint: str) -> None:
+    assert hint in refused("generate", "x", "--model", tiny, "--drafter", drafter)
+
+
+def test_a_draft_of_another_vocabulary(refused: Any, tiny: Path, tmp_path: Path) -> None:
+    other = make_checkpoint("llama", tmp_path / "other", vocab_size=261)
+    write_tokenizer(other, extra=("<zzz>",))
+    config = json.loads((other / "tokenizer.json").read_text())
+    words = config["model"]["vocab"]
+    first, second = (next(w for w, i in words.items() if i == n) for n in (40, 41))
+    words[first], words[second] = 41, 40
+    (other / "tokenizer.json").write_text(json.dumps(config))
+    said = refused("generate", "x", "--model", tiny, "--drafter", f"model:{other}")
+    assert all(part in said for part in ("261", "260", "first at token 40"))
+
+
+def broken(tmp_path: Path, tiny: Path, kind: str) -> str:
+    """Return the name of a model that is broken in this way."""
+    folder = tmp_path / "broken"
+    if kind == "absent":
+        return str(tmp_path / "absent")
+    shutil.copytree(tiny, folder)
+    weights = folder / "model.safetensors"
+    if kind == "no config":
+        (folder / "config.json").unlink()
+    elif kind == "pickle":
+        weights.rename(folder / "pytorch_model.bin")
+    elif kind == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif kind == "lying":
+        weights.write_bytes((1 << 60).to_bytes(8, "little") + weights.read_bytes()[8:])
+    elif kind == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    elif kind == "config":
+        (folder / "config.json").write_text("{")
+    elif kind == "gguf":
+        path = tmp_path / "x.gguf"
+        path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little") * 2)
+        return str(path)
+    elif kind == "quantised":
+        change_config(folder, quantization_config={"quant_method": "fp8"})
+    return str(folder)
+
+
+def change_config(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["absent", "no config", "config", "pickle", "truncated", "lying", "no tokenizer", "gguf", "quantised"],
+)
+def test_models_that_are_none(refused: Any, tiny: Path, tmp_path: Path, kind: str) -> None:
+    name = broken(tmp_path, tiny, kind)
+    said = refused("generate", "x", "--model", name)
+    assert "unexpected" not in said
+    assert refused("generate", "x", "--model", tiny, "--drafter", f"model:{name}")
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_code_in_a_model_folder_is_never_run(refused: Any, tiny: Path, tmp_path: Path, role: str) -> None:
+    folder = make_chat_model(tmp_path / "canary")
+    canary = tmp_path / "sang"
+    (folder / "modeling_canary.py").write_text(f"open({str(canary)!r}, 'w').close()\n")
+    auto_map = {"AutoModelForCausalLM": "modeling_canary.Model", "AutoConfig": "modeling_canary.Config"}
+    change_config(folder, auto_map=auto_map, model_type="canary")
+    words = ("--model", folder) if role == "target" else ("--model", tiny, "--drafter", f"model:{folder}")
+    refused("generate", "x", *words)
+    assert not canary.exists()
+
+
+def test_no_network_is_needed_to_say_so(refused: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert "--offline" in refused("generate", "x", "--offline")
+    assert "--offline" in refused("generate", "x", "--offline", "--model", "someone/something")
+
+
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"metod": "ngram"}', "no key 'metod'; did you mean method?"),
+        ('{"method": "eagle", "model": "x"}', "method eagle is not in this version yet"),
+        ('{"method": "magic"}', "no method 'magic'"),
+        ('{"method": "draft_model"}', "needs a model"),
+        ('{"method": "draft_model", "model": 3}', "model must be a name"),
+        ('{"model": "x", "prompt_lookup_max": 3}', "belongs to method ngram"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "must be a whole number of at least 1"),
+        ('{"method": "ngram", "num_speculative_tokens": true}', "must be a whole number of at least 1"),
+        ('{"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3}', "is above"),
+    ],
+)
+def test_speculative_configs_that_are_none(refused: Any, config: str, hint: str) -> None:
+    said = refused("generate", "x", "--speculative-config", config)
+    assert said.startswith("--speculative-config")
+    assert hint in said
+
+
+def test_speculative_config_against_other_options(refused: Any) -> None:
+    config = ("generate", "x", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
+    assert "give one" in refused(*config, "--drafter", "none")
+    assert "give one" in refused(*config, "--draft-tokens", "5")
+
+
+@pytest.mark.parametrize(
+    ("config", "bounds"),
+    [
+        ('{"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}', (2, 4)),
+        ('{"prompt_lookup_max": 3}', (3, 3)),
+        ('{"model": "[ngram]", "prompt_lookup_min": 2}', (2, 2)),
+    ],
+)
+def test_speculative_config_of_lookup(config: str, bounds: tuple[int, int]) -> None:
+    drafter, length = read(config, None, None)
+    assert isinstance(drafter, Lookup)
+    assert (drafter.min_ngram, drafter.max_ngram, length) == (*bounds, None)
+    assert read('{"method": "ngram", "num_speculative_tokens": 4}', None, 4) == ("lookup", 4)

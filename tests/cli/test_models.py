@@ -1,0 +1,160 @@
+"""``foredraft models`` and ``foredraft doctor``."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from foredraft.cli import machine
+from foredraft.cli.loading import cache_folder
+from foredraft.models.registry import ALIASES, PAIRS
+from tests.cli.conftest import Ask
+
+
+@pytest.fixture(autouse=True)
+def no_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A model in the cache, as a conversion leaves it."""
+    folder = tmp_path / "cache" / "smollm2-135m-bf16-0123"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"x" * 5_000_000)
+    source = {"kind": "wheel", "name": "smollm2-135m", "file": "x.gguf"}
+    (folder / "foredraft.json").write_text(json.dumps({"source": source}))
+    return folder
+
+
+def test_where_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder({"FOREDRAFT_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert cache_folder({"FOREDRAFT_CACHE": "", "XDG_CACHE_HOME": "/b"}) == Path("/b/foredraft")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_folder({}) == tmp_path / ".cache/foredraft"
+
+
+def test_list(ask: Ask, kept: Path) -> None:
+    said = ask("models")
+    assert said.status == 0
+    assert "smollm2-135m" in said.out.split("Known")[0]
+    assert "5.0 MB" in said.out
+    assert "(default, here)" in said.out
+    assert all(name in said.out for name in ALIASES)
+    assert said.out.count(PAIRS[0].why) == 1
+    document = ask("models", "--json").document
+    (entry,) = document["here"]
+    assert (entry["name"], entry["folder"], entry["source"]["kind"]) == ("smollm2-135m", str(kept), "wheel")
+    assert len(document["known"]) == len(ALIASES)
+    assert document["pairs"][0]["draft"] == PAIRS[0].draft
+
+
+def test_nothing_is_here_yet(ask: Ask) -> None:
+    assert "nothing yet" in ask("models", "list").out
+
+
+def test_fetch_tells_where_it_is(ask: Ask, kept: Path, tiny: Path) -> None:
+    assert ask("models", "fetch", tiny).out.startswith(f"{tiny} is here: ")
+    assert ask("models", "fetch", "--json", tiny).document["folder"] == str(tiny)
+
+
+def test_remove(ask: Ask, kept: Path) -> None:
+    done = ask("models", "remove", "smollm2-135m")
+    assert done.out == "smollm2-135m is removed: 5.0 MB freed\n"
+    assert not kept.exists()
+    assert kept.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("remove smollm2-135", "did you mean smollm2-135m?"),
+        ("remove ..", "no model called '..' is here"),
+        ("remove", "remove which model?"),
+        ("fetch", "fetch which model?"),
+        ("fetch no-such-model", "no-such-model"),
+        ("fetch a/b --offline", "--offline"),
+        ("list x", "list takes no name"),
+        ("fetch a b", "unexpected word 'b'"),
+    ],
+)
+def test_refusals(refused: Any, kept: Path, words: str, hint: str) -> None:
+    assert hint in refused("models", *words.split())
+    assert kept.exists()
+
+
+def test_doctor_says_what_is_used(ask: Ask, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "accelerator_possible", lambda: False)
+    facts = ask("doctor", "--json").document
+    assert (facts["device"], facts["dtype"], facts["tier"]) == ("cpu", "bf16", "torch")
+    assert facts["packages"]["torch"]
+    assert facts["cache"]["models"] == ["smollm2-135m"]
+    assert facts["default_model"]["here"]
+    assert facts["network"] is None
+    said = ask("doctor").out
+    assert "tier torch, bf16, on cpu, as no accelerator is here" in said
+    assert "smollm2-135m is here" in said
+
+
+def test_doctor_asks_torch_for_a_device_that_is_named(ask: Ask, refused: Any) -> None:
+    assert "threads" in ask("doctor", "--device", "cpu", "--json").document["device_name"]
+    assert "device must be one of" in refused("doctor", "--device", "abacus")
+
+
+def test_doctor_warns(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: object, **__: object) -> NoReturn:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
+    found = machine.packages()
+    monkeypatch.setattr(machine, "packages", lambda: {**found, "torch": None, "transformers": None})
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(machine, "writable", lambda folder: False)
+    monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 33, 1 << 32, 1 << 20))
+    monkeypatch.setattr(machine, "processor", lambda: machine.Processor("x", (), 8, 8, 1.5))
+    said = ask("doctor", "--network").out
+    for words in (
+        "torch is not installed",
+        "transformers is not installed",
+        "1.5 of 8 cores: give --threads 1",
+        "cannot be written to",
+        "only 1 kB are free",
+        "only 1.0 MB of memory",
+        "does not answer (no route to host)",
+        "nothing can run: torch is missing",
+    ):
+        assert words in said
+    assert len(ask("doctor", "--json", "--network").document["warnings"]) == 7
+
+
+def test_the_machine_is_read_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc/cpuinfo").write_text("model name\t: A CPU\nflags\t: fpu avx2 amx_bf16\n\nmodel name\t: A CPU\n")
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  8000 kB\nMemAvailable:  4000 kB\n")
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1000000\n")
+    cpu = machine.processor(tmp_path)
+    assert (cpu.name, cpu.flags, cpu.quota) == ("A CPU", ("avx2", "amx_bf16"), 1.5)
+    assert machine.memory(tmp_path) == machine.Memory(8_192_000, 4_096_000, 1_000_000)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert machine.processor(tmp_path).quota is None
+    assert machine.memory(tmp_path).limit is None
+    assert machine.memory(tmp_path / "absent") == machine.Memory(None, None, None)
+
+
+def test_space_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
+    assert machine.free_bytes(tmp_path / "a" / "b") == pytest.approx(machine.free_bytes(tmp_path), rel=0.1)
+    assert machine.writable(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    assert not machine.writable(tmp_path / "file" / "b")
+    if os.geteuid() != 0:
+        assert not machine.writable(Path("/proc/nowhere"))

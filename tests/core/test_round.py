@@ -1,0 +1,253 @@
+"""A round's parts: what is proposed, what is committed, when it ends, who wrote it, what is counted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foredraft.core.draft import ROOT, Draft, Kept, Outcome
+from foredraft.core.law import Dense, Point
+from foredraft.core.noise import Noise
+from foredraft.core.planner import FixedPlanner, FixedQuote
+from foredraft.core.round import commit, propose, run_round
+from foredraft.core.sampling import SamplingParams
+from foredraft.core.sequence import Sequence as Text
+from foredraft.core.tally import Tally
+from foredraft.errors import DrafterError, NumericalError, OptionError
+
+from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, nothing
+
+TREE = Draft((5, 6, 7, 8), (-1, 0, 0, -1), None, "tree")
+
+
+def committed(draft: Draft, path: tuple[int, ...], last: int, **text: Any) -> tuple[Text, Outcome]:
+    sequence = Text([1, 2], **({"limit": 99} | text))
+    return sequence, commit(sequence, draft, Kept(path, Point(last)), Noise(0))
+
+
+# --- draft
+
+
+def test_a_tree() -> None:
+    assert len(TREE) == 4
+    assert TREE.children(ROOT) == (0, 3)
+    assert TREE.children(0) == (1, 2)
+    assert TREE.children(3) == ()
+    assert TREE.path(2) == (0, 2)
+    assert TREE.path(ROOT) == ()
+    assert TREE.depths() == (1, 2, 2, 1)
+    assert TREE.first(2) == Draft((5, 6), (-1, 0), None, "tree")
+    assert TREE.first(4) is TREE
+
+
+def test_a_chain_is_a_tree() -> None:
+    laws = [Point(4), Point(5), Point(6)]
+    chain = Draft.chain(np.array([4, 5, 6]), laws, "me")  # type: ignore[arg-type]
+    assert chain == Draft((4, 5, 6), (-1, 0, 1), tuple(laws), "me")
+    assert all(type(token) is int for token in chain.tokens)
+    assert chain.first(1) == Draft((4,), (-1,), (Point(4),), "me")
+    assert Draft.chain([]) == Draft()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "laws", "words"),
+    [
+        ((1, 2), (-1,), None, "a draft of 2 tokens has 1 parents and none laws"),
+        ((1, 2), (-1, 0), (Point(1),), "a draft of 2 tokens has 2 parents and 1 laws"),
+        ((1,), (0,), None, "node 0 of a draft names parent 0"),
+        ((1, 2), (-1, 5), None, "node 1 of a draft names parent 5"),
+        ((1,), (-2,), None, "node 0 of a draft names parent -2"),
+    ],
+)
+def test_a_draft_that_is_no_tree(tokens: Any, parents: Any, laws: Any, words: str) -> None:
+    with pytest.raises(DrafterError, match=f"mine: {words}"):
+        Draft(tokens, parents, laws, "mine")
+
+
+# --- propose
+
+
+def test_drafts_are_asked_only_where_there_is_room() -> None:
+    """And with the quote and the noise of their own sequence."""
+    asked: list[Any] = []
+
+    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+        asked.append((sequence, quote, noise))
+        return Draft.chain([3])
+
+    texts = [Text([i], 9) for i in range(3)]
+    quotes = [FixedQuote(0), FixedQuote(2), FixedQuote(0)]
+    noises = [Noise(i) for i in range(3)]
+    drafts = propose(texts, ToyDrafter(guess), quotes, noises, 5)
+    assert [len(d) for d in drafts] == [0, 1, 0]
+    assert asked == [(texts[1], quotes[1], noises[1])]
+
+
+def test_nobody_is_asked_where_there_is_no_room() -> None:
+    def fatal(sequence: Text, quote: Any, noise: Any) -> Draft:
+        raise AssertionError
+
+    assert propose([Text([1], 9)], ToyDrafter(fatal), [FixedQuote(0)], [Noise(0)], 5) == [Draft()]
+
+
+def test_what_is_over_the_quote_is_cut() -> None:
+    """Before it is looked at: a fault beyond the cut is nobody's business."""
+    for last in (4, 99):
+        drafter = ToyDrafter(lambda s, q, n, last=last: Draft.chain([1, 2, 3, last]))  # type: ignore[misc]
+        assert propose([Text([1], 9)], drafter, [FixedQuote(2)], [Noise(0)], 5) == [Draft.chain([1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("draft", "words"),
+    [
+        (Draft.chain([1, 5]), "guessed token 5, outside the vocabulary of 5"),
+        (Draft.chain([-1]), "guessed token -1, outside"),
+        (Draft.chain([1], [Dense(np.ones(4) / 4)]), r"a law of shape \(4,\), for a vocabulary of 5"),
+        (Draft.chain([1], [Dense(np.ones((1, 5)) / 5)]), r"a law of shape \(1, 5\), for"),
+    ],
+)
+def test_a_drafter_that_breaks_the_protocol(draft: Draft, words: str) -> None:
+    with pytest.raises(DrafterError, match=f"toy: {words}"):
+        propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5)
+
+
+def test_a_drafter_that_answers_for_too_few() -> None:
+    class Lazy(ToyDrafter):
+        def propose(self, *args: Any) -> list[Draft]:
+            return []
+
+    with pytest.raises(DrafterError, match="lazy: 0 drafts for 1 sequences"):
+        propose([Text([1], 9)], Lazy(nothing, "lazy"), [FixedQuote(1)], [Noise(0)], 5)
+
+
+def test_laws_that_fit_are_let_through() -> None:
+    draft = Draft.chain([1, 2], [Dense(np.ones(5) / 5), Point(2)])
+    assert propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5) == [draft]
+
+
+# --- commit and origins
+
+
+@pytest.mark.parametrize(
+    ("draft", "path", "origins"),
+    [
+        (Draft(), (), ["plain"]),
+        (Draft.chain([5, 6], None, "me"), (), ["correction"]),
+        (Draft.chain([5, 6], None, "me"), (0,), ["me", "correction"]),
+        (Draft.chain([5, 6], None, "me"), (0, 1), ["me", "me", "bonus"]),
+        (TREE, (), ["correction"]),
+        (TREE, (0,), ["tree", "correction"]),
+        (TREE, (0, 2), ["tree", "tree", "bonus"]),
+        (TREE, (3,), ["tree", "bonus"]),
+    ],
+)
+def test_who_wrote_what(draft: Draft, path: tuple[int, ...], origins: list[str]) -> None:
+    text, outcome = committed(draft, path, 9)
+    assert text.answer == [draft.tokens[n] for n in path] + [9] == list(outcome.tokens)
+    assert list(outcome.origins) == origins
+    assert outcome.kept == path
+    assert outcome.accepted == len(path)
+    assert outcome.finish_reason is None
+
+
+def test_end_of_text_inside_a_draft() -> None:
+    text, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, stop_ids=frozenset({6, 8}))
+    assert text.answer == [5, 6]
+    assert outcome == Outcome(outcome.draft, (5, 6), 2, (0,), ("me", "me"), "stop")
+
+
+def test_end_of_text_as_the_last_token() -> None:
+    _, outcome = committed(Draft.chain([5], None, "me"), (0,), 9, stop_ids=frozenset({9}))
+    assert outcome == Outcome(outcome.draft, (5, 9), 1, (0,), ("me", "bonus"), "stop")
+
+
+def test_budget_inside_a_draft() -> None:
+    text, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, limit=4)
+    assert text.answer == [5, 6]
+    assert text.room == 0
+    assert outcome == Outcome(outcome.draft, (5, 6), 2, (0,), ("me", "me"), "length")
+
+
+def test_end_of_text_on_the_last_of_the_budget_is_a_stop() -> None:
+    _, outcome = committed(Draft.chain([5, 6]), (0, 1), 9, limit=4, stop_ids=frozenset({6}))
+    assert outcome.finish_reason == "stop"
+
+
+def test_a_stop_string_inside_a_draft_is_told_every_token_once() -> None:
+    told: list[int] = []
+
+    def ends(token: int) -> bool:
+        told.append(token)
+        return told[-2:] == [5, 6]
+
+    text, outcome = committed(Draft.chain([5, 6, 7]), (0, 1, 2), 9, ends=ends, stop_ids=frozenset({5_000}))
+    assert told == text.answer == [5, 6]
+    assert outcome.finish_reason == "stop"
+
+
+def test_a_cancelled_sequence_stays_cancelled() -> None:
+    text = Text([1], 9)
+    text.cancel()
+    assert text.finish_reason == "cancelled"
+    done = Text([1], 2)
+    assert not done.append(4)
+    done.cancel()
+    assert done.finish_reason == "length"
+
+
+# --- the whole round
+
+
+def test_a_round_with_bad_logits_commits_nothing() -> None:
+    table = Table(np.full((1, 3), math.nan))
+    for params in (SamplingParams(), SamplingParams(1.0)):
+        texts = [Text([1], 9, params), Text([2], 9, params)]
+        with pytest.raises(NumericalError):
+            run_round(texts, ToyTarget(table), ToyDrafter(nothing), FixedPlanner(2), Tally())
+        assert [t.answer for t in texts] == [[], []]
+
+
+# --- planner
+
+
+def test_fixed_planner() -> None:
+    planner = FixedPlanner(4)
+    fresh, early, late, last = (Text([1, 2, *range(n)], 12, prompt_length=2) for n in (0, 1, 7, 9))
+    assert [q.limit for q in planner.quote([fresh, early, late, last])] == [0, 4, 2, 0]
+    quote = FixedQuote(2)
+    assert [quote.worth(0.1, rows) for rows in range(4)] == [True, True, False, False]
+    with pytest.raises(OptionError, match="draft_tokens must be at least 0, not -1"):
+        FixedPlanner(-1)
+
+
+# --- tally
+
+
+def test_tally() -> None:
+    """Two texts; the first pass of each reads its prompt and is counted apart."""
+    table = Table(np.eye(3)[None, 0] * 5)  # always token 0
+    drafts = iter(
+        [Draft.chain([0, 0, 1], None, "a"), Draft.chain([1], None, "b"), Draft(), Draft.chain([0], None, "a")]
+    )
+    tally = Tally()
+    texts = [Text([2], 9), Text([2], 3)]
+    assert (tally.mean_tokens_per_pass, tally.acceptance_rate) == (1.0, 0.0)
+    history = generate(texts, ToyTarget(table), ToyDrafter(lambda s, q, n: next(drafts)), FixedPlanner(3), tally)
+    assert [[o.accepted for o in outcomes] for outcomes in history] == [[0, 2, 0, 0, 1], [0, 0]]
+    assert (tally.answers, tally.tokens, tally.passes) == (2, 10, 5)
+    assert tally.mean_tokens_per_pass == 8 / 5
+    assert tally.total.rounds == 3
+    assert (tally.total.drafted, tally.total.accepted) == (5, 3)
+    assert tally.total.accepted_per_position == [2, 1]
+    assert tally.by_drafter["a"].accepted_per_position == [2, 1]
+    assert (tally.by_drafter["b"].rounds, tally.by_drafter["b"].accepted_per_position) == (1, [])
+    assert tally.acceptance_rate == 3 / 5
+    assert tally.prefill_s > 0
+    assert tally.decode_s >= tally.draft_s + tally.verify_s > 0
+
+
+def test_eager_planner_of_the_toys_keeps_its_word() -> None:
+    assert [q.limit for q in EagerPlanner(3).quote([Text([1], 1)])] == [3]

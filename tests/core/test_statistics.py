@@ -1,0 +1,113 @@
+"""Sampled text has the target's law: whole sequences counted, chi-square at a level of one in a million.
+
+The noise is the real one, under fixed seeds: what enumeration cannot see, numbers used twice for instance, shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foredraft.core.law import Dense
+from foredraft.core.noise import Noise
+from foredraft.core.planner import FixedPlanner
+from foredraft.core.sampling import SamplingParams, law_of
+from foredraft.core.sequence import Sequence as Text
+
+from .exact import filtered_by_hand
+from .toys import Guess, Table, ToyDrafter, ToyTarget, generate, onehot_tree, sampled_chain, sampled_tree
+
+V, LENGTH, SAMPLES = 4, 3, 3000
+PROMPT = [2, 0]
+DRAFT = SamplingParams(temperature=2.5)
+
+FILTERS = {
+    "temperature": SamplingParams(temperature=0.8),
+    "top-k": SamplingParams(temperature=1.5, top_k=2),
+    "top-p": SamplingParams(temperature=1.3, top_p=0.75),
+    "min-p": SamplingParams(temperature=1.3, min_p=0.25),
+}
+
+
+def chi_square(counts: Counter[Any], law: dict[Any, float], total: int) -> float:
+    """Return the statistic as a share of what it exceeds once in a million times; infinite for an impossible text."""
+    if any(law.get(text, 0.0) == 0.0 for text in counts):
+        return math.inf
+    cells: list[tuple[float, float]] = []
+    seen = expected = 0.0
+    for text in sorted(law, key=lambda t: (law[t], t)):  # the rarest are pooled until five are expected
+        seen, expected = seen + counts[text], expected + total * law[text]
+        if expected >= 5:
+            cells.append((seen, expected))
+            seen = expected = 0.0
+    if expected:
+        last_seen, last_expected = cells.pop()
+        cells.append((last_seen + seen, last_expected + expected))
+    statistic = sum((o - e) ** 2 / e for o, e in cells)
+    freedom = len(cells) - 1
+    spread = 2 / (9 * freedom)
+    return float(statistic / (freedom * (1 - spread + 4.753424 * math.sqrt(spread)) ** 3))  # Wilson and Hilferty 1931
+
+
+def text_law(table: Table, params: SamplingParams) -> dict[Any, float]:
+    law: dict[Any, float] = {}
+    for text in itertools.product(range(V), repeat=LENGTH):
+        weight = 1.0
+        for i, token in enumerate(text):
+            weight *= filtered_by_hand(table([*PROMPT, *text[:i]]), params)[token]
+        if weight:
+            law[text] = weight
+    return law
+
+
+def sample(table: Table, params: SamplingParams, guess: Guess, first_seed: int = 0) -> Counter[Any]:
+    """Count the answers of many seeds; drafts begin in the first round and are as long as the budget lets them."""
+    counts: Counter[Any] = Counter()
+    for start in range(0, SAMPLES, 100):
+        seeds = range(first_seed + start, first_seed + start + 100)
+        texts = [Text(list(PROMPT), len(PROMPT) + LENGTH, params, Noise(seed), prompt_length=1) for seed in seeds]
+        generate(texts, ToyTarget(table), ToyDrafter(guess), FixedPlanner(2))
+        counts.update(tuple(text.answer[1:]) for text in texts)
+    return counts
+
+
+def softened(table: Table) -> Callable[[Sequence[int]], Any]:
+    return lambda path: law_of(table(path), DRAFT)
+
+
+def faulty(law: Callable[[Sequence[int]], Dense]) -> Guess:
+    """Guess as ``sampled_chain`` does, but report a law hotter than the tokens were drawn from."""
+    chain = sampled_chain(law)
+
+    def guess(sequence: Text, quote: Any, noise: Any) -> Any:
+        draft = chain(sequence, quote, noise)
+        hot = [Dense(q.probabilities**0.2 / (q.probabilities**0.2).sum()) for q in draft.laws or ()]  # type: ignore[attr-defined]
+        return type(draft)(draft.tokens, draft.parents, tuple(hot), draft.source)
+
+    return guess
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_sampled_text_has_the_target_law(name: str) -> None:
+    params = FILTERS[name]
+    target, other = Table.random(1, V, scale=1.2), Table.random(2, V, scale=3.0)
+    law = text_law(target, params)
+    assert chi_square(sample(target, params, sampled_chain(softened(other))), law, SAMPLES) < 1
+    assert chi_square(sample(target, params, faulty(softened(other))), law, SAMPLES) > 1.2  # the check has teeth
+
+
+def test_trees_have_the_target_law() -> None:
+    params = FILTERS["temperature"]
+    target, other = Table.random(1, V, scale=1.2), Table.random(2, V, scale=3.0)
+    law = text_law(target, params)
+    shape = (((),), ())
+    sampled = sampled_tree(softened(other), shape, replacement=False)
+    certain = onehot_tree(lambda path: np.argsort(-other(path)).tolist(), shape)
+    for guess in (sampled, certain):
+        assert chi_square(sample(target, params, guess), law, SAMPLES) < 1

@@ -15,7 +15,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 
 def is_batch(prompt: object) -> bool:
     """Say whether this is a list of prompts rather than one: one is text, messages, or token ids."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or len(prompt) == 0:
         return False
     return not any(isinstance(part, int | Mapping) for part in prompt)
 
@@ -26,7 +26,9 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     Raises PromptError for an empty prompt, one that is too long, ids outside the vocabulary, or text where there is no
     tokenizer to read it.
     """
-    if not isinstance(prompt, Sequence) or len(prompt) == 0:
+    if not isinstance(prompt, Sequence):
+        raise PromptError(f"a prompt is text, a list of messages or a list of token ids, not {prompt!r:.100}")
+    if len(prompt) == 0:
         raise PromptError("the prompt is empty: give it some text")
     if isinstance(prompt, str) or isinstance(prompt[0], Mapping):
         if words is None:

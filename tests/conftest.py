@@ -1,5 +1,9 @@
 """Settings of the whole suite."""
 
+from collections.abc import Iterator
+
+import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # The same examples everywhere and always, and no clock: a slow machine fails nothing. HYPOTHESIS' own command line
@@ -9,3 +13,12 @@ settings.register_profile(
 )
 settings.register_profile("search", parent=settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads that wait for each other cost more than a tiny model does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -163,7 +163,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     there = [f"{name} {version or 'missing'}" for name, version in packages.items()]
     free = "unknown space" if cache["free"] is None else f"{size_of(cache['free'])} free"
-    network = facts["network"]
+    network, count = facts["network"], len(cache["models"])
     lines = [
         ("foredraft", facts["foredraft"]),
         ("python", f"{facts['python']} ({facts['executable']})"),
@@ -174,7 +174,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("packages", ", ".join(there[:4])),
         ("", ", ".join(there[4:])),
         ("used", _used(facts)),
-        ("cache", f"{_home(cache['folder'])}, {free}, {len(cache['models'])} models"),
+        ("cache", f"{_home(cache['folder'])}, {free}, {count} model{'' if count == 1 else 's'}"),
         ("model", _model(facts["default_model"])),
     ]
     if network is not None:

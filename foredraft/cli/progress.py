@@ -7,6 +7,8 @@ from typing import Any, Final, TextIO
 
 _MOMENT: Final = 1.0  # seconds
 _ERASE: Final = "\r\x1b[K"
+_DIM: Final = "\x1b[2m"
+_PLAIN: Final = "\x1b[0m"
 
 
 class Progress:
@@ -37,10 +39,7 @@ class Progress:
         """Show ``text`` on a terminal until something else is shown."""
         with self._lock:
             self._close()
-            if self._stream.isatty():
-                self._stream.write(f"{_ERASE}\x1b[2m{text}\x1b[0m")
-                self._stream.flush()
-                self._status = True
+            self._show(text)
 
     def close(self) -> None:
         """Take away what is shown."""
@@ -55,6 +54,7 @@ class Progress:
             return
         from tqdm import tqdm
 
+        self._show(f"{self._label} …")  # until the bar takes its place
         self._bar = tqdm(
             total=total or None,
             desc=self._label,
@@ -65,6 +65,12 @@ class Progress:
             dynamic_ncols=True,
             file=self._stream,
         )
+
+    def _show(self, text: str) -> None:
+        if self._stream.isatty():
+            self._stream.write(f"{_ERASE}{_DIM}{text}{_PLAIN}")
+            self._stream.flush()
+            self._status = True
 
     def _close(self) -> None:
         if self._bar is not None:

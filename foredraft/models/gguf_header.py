@@ -24,7 +24,7 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _VERSIONS: Final = (2, 3)
 _MOST_ENTRIES: Final = 1 << 16  # keys, or tensors; the largest models have a few thousand
-_MOST_ELEMENTS: Final = 1 << 21  # of one list; the largest vocabularies have a quarter of a million
+_MOST_ELEMENTS: Final = 1 << 20  # of one list; the largest vocabularies have half a million merges
 _LONGEST_STRING: Final = 1 << 24
 
 SUPPORTED: Final = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -95,3 +96,14 @@ def test_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_from_a_shell_to_a_document(tiny: Path) -> None:
+    """The whole way once, in a process of its own: nothing but the answer on stdout, nothing but a line on stderr."""
+    words = ["generate", "-", "--model", str(tiny), "--max-tokens", "8", "--json", "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "foredraft", *words], input="hello\n", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["completion_tokens"] == 8
+    assert done.stdout.count("\n") == done.stderr.count("\n") == 1

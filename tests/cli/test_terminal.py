@@ -124,7 +124,8 @@ def test_progress_on_a_terminal_leaves_nothing_behind() -> None:
     for done in (1, 2, 3, 3):
         progress(done, 3, "fetching")
     progress.close()
-    assert screen.getvalue() == "\r\x1b[K\x1b[2mloading …\x1b[0m\r\x1b[K"  # no bar: it was over in a moment
+    erase = "\r\x1b[K"  # and no bar: it was over in a moment
+    assert screen.getvalue() == f"{erase}\x1b[2mloading …\x1b[0m{erase}{erase}\x1b[2mfetching …\x1b[0m{erase}"
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "2 kB"), (92_871_040, "92.9 MB")])

@@ -366,7 +366,7 @@ def test_folders_and_files(gguf: Path, tmp_path: Path) -> None:
     assert resolve(str(folder), tmp_path / "cache", offline=True) == folder
     converted = resolve(str(gguf), tmp_path / "cache", offline=True)
     assert (converted / "config.json").is_file()
-    assert [entry[:2] for entry in cached(tmp_path / "cache")][0] == ("tiny.gguf", converted)
+    assert cached(tmp_path / "cache")[0][:2] == ("tiny.gguf", converted)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"no config\.json"):
         resolve(str(tmp_path / "empty"), tmp_path, offline=True)

@@ -16,6 +16,11 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
+from foredraft.core.draft import Draft
+from foredraft.core.planner import FixedPlanner
+from foredraft.core.round import run_round
+from foredraft.core.sequence import Sequence
+from foredraft.core.tally import Tally
 from foredraft.errors import (
     ModelError,
     ModelNotFound,
@@ -26,6 +31,7 @@ from foredraft.errors import (
 from foredraft.models import generic
 from foredraft.models.generic import GenericModel
 from foredraft.models.model import Rows
+from foredraft.models.target import CachedTarget
 
 WINDOW = 6
 BASE = {
@@ -85,6 +91,25 @@ BAMBA = BASE | {
     "mamba_d_state": 8,
     "mamba_chunk_size": 8,
 }
+DEEPSEEK_V4 = BASE | {
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "moe_intermediate_size": 16,
+    "q_lora_rank": 16,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4},
+    "mlp_layer_types": ["moe"] * 3,
+    "hc_mult": 2,
+    "sliding_window": WINDOW,
+    "o_groups": 2,
+    "o_lora_rank": 8,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_topk": 4,
+    "num_nextn_predict_layers": 0,
+}
 RWKV = {
     "vocab_size": 50,
     "hidden_size": 32,
@@ -126,11 +151,14 @@ ALL = FULL | MOVING | RECURRENT
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Keep transformers' remarks about missing GPU kernels and invented token ids out of the report."""
+    """One thread, and transformers' remarks about missing GPU kernels and invented token ids kept out of the report."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on models this small, threads only wait for each other
     yield
+    torch.set_num_threads(threads)
     logger.setLevel(level)
 
 
@@ -191,6 +219,13 @@ def same(a: Any, b: Any, tolerance: float = 1e-5) -> None:
     assert a.shape == b.shape
     assert np.abs(b).max() > 0.3, "logits too flat to tell anything"
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+
+
+def transformers_greedy(model: GenericModel, prompt: list[int], tokens: int) -> list[int]:
+    settings = transformers.GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, bos_token_id=1)
+    ids = torch.tensor([prompt])
+    whole = model.module.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    return list(whole[0, len(prompt) :].tolist())
 
 
 def exact(a: Any, b: Any) -> None:
@@ -292,6 +327,7 @@ def test_every_node_of_a_tree_scores_as_its_path_alone(
         alone = text + [tokens[i] for i in path]
         exact(scored.logits[place], plain(model, alone)[-1])
     assert all(hidden.shape == (wanted, 32) for hidden in scored.hidden.values())
+    assert model.read_again == 0
     # whichever path survives, what the cache is said to hold of it is really there
     for node in range(len(parents)):
         path = [node]
@@ -400,10 +436,7 @@ def test_a_recurrent_model_says_so_by_name_and_generates_as_transformers_does(mo
         assert all(model.compact(i, len(prompts[i]) + step - 1, [0]) == 1 for i in range(2) if step)
         logits = model.forward(rows).logits
     for prompt, answer in zip(prompts, answers, strict=True):
-        settings = transformers.GenerationConfig(max_new_tokens=12, do_sample=False, pad_token_id=0, bos_token_id=1)
-        ids = torch.tensor([prompt])
-        truth = model.module.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
-        assert answer == truth[0, len(prompt) :].tolist()
+        assert answer == transformers_greedy(model, prompt, 12)
 
 
 @recurrent
@@ -432,6 +465,60 @@ def test_a_state_kept_within_the_module_is_refused() -> None:
     module = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(UnsupportedModel, match="RecurrentGemmaForCausalLM keeps its state within itself"):
         GenericModel(module)
+
+
+def test_a_cache_that_calls_itself_croppable_does_not_outvote_the_module() -> None:
+    """DeepSeek V4's compressed layers inherit the flag and a crop that forgets their buffers."""
+    config = transformers.AutoConfig.for_model("deepseek_v4", **DEEPSEEK_V4)
+    module = AutoModelForCausalLM.from_config(config).eval()
+    assert transformers.DynamicCache(config=config).is_croppable
+    assert not GenericModel(module).rewindable
+
+
+# --- whole generations ------------------------------------------------------------------------------------------------
+
+
+class HalfRight:
+    """Guesses random trees, about half of whose tokens are what the text will really say."""
+
+    name = "half-right"
+    taps = ()
+
+    def __init__(self, truths: dict[int, list[int]], most: int) -> None:
+        self.truths = truths  # prompt length -> answer
+        self.most = most
+        self.rng = random.Random(0)
+
+    def begin(self, sequence: Any) -> None: ...
+
+    def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:
+        return [self.tree(self.truths[s.prompt_length][len(s.answer) :]) for s in sequences]
+
+    def tree(self, ahead: list[int]) -> Draft:
+        n = self.rng.randrange(self.most + 1)
+        parents = tuple(self.rng.randrange(max(-1, i - 3), i) for i in range(n))
+        depths = Draft((3,) * n, parents).depths()
+        right = [d <= len(ahead) and self.rng.random() < 0.5 for d in depths]
+        tokens = [ahead[d - 1] if r else self.rng.randrange(3, 50) for d, r in zip(depths, right, strict=True)]
+        return Draft(tuple(tokens), parents, None, self.name)
+
+    def observe(self, sequences: Any, outcomes: Any, scored: Any) -> None: ...
+
+    def end(self, sequence: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("model", "guesses"), [*((m, 8) for m in REWINDABLE), ("mamba", 0)], indirect=["model"])
+def test_greedy_text_under_a_drafter_is_what_transformers_generates(model: GenericModel, guesses: int) -> None:
+    prompts = [some(n, seed=60 + n) for n in (2, 9, 15)]
+    truths = {len(p): transformers_greedy(model, p, 20) for p in prompts}
+    texts = [Sequence(list(p), limit=len(p) + 20) for p in prompts]
+    target, drafter, tally = CachedTarget(model), HalfRight(truths, guesses), Tally()
+    for text in texts:
+        target.begin(text)
+    while alive := [t for t in texts if t.finish_reason is None]:
+        run_round(alive, target, drafter, FixedPlanner(guesses), tally)
+    assert (tally.total.accepted > 5) == (guesses > 0)
+    assert {t.prompt_length: t.answer for t in texts} == truths
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

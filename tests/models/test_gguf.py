@@ -10,7 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from foredraft.models.gguf_config import Keys
 from foredraft.models.gguf_file import convert_gguf, to_bf16, unrotate
 from foredraft.models.gguf_header import SUPPORTED, read_header
 from foredraft.models.gguf_rope import add_rope_scaling, llama3_divisors
+from foredraft.models.spec import read_spec
 from tests.models.checkpoints import make_checkpoint
 from tests.models.gguf_files import letters, model_file, permuted
 
@@ -80,7 +81,10 @@ def test_every_architecture_comes_back_as_the_checkpoint_it_was(architecture: st
     assert got.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(got[name], values, rtol=0, atol=2e-7 if architecture.startswith("gemma") else 0)
-    # the config says the same too: the same numbers come out of transformers
+    # the config says the same too: to our decoder, and the same numbers come out of transformers
+    configs = [json.loads((place / "config.json").read_text()) for place in (original, folder)]
+    specs = [replace(read_spec(config), eos=()) for config in configs]
+    assert specs[0] == specs[1]
     torch.testing.assert_close(logits(folder), logits(original), rtol=1e-4, atol=1e-4)
 
 
@@ -243,7 +247,7 @@ def test_the_llama3_rule_is_found_from_its_factors(
 
 def _reference_divisors(
     theta: float, head_dim: int, factor: float, low: float, high: float, original: int
-) -> Iterator[float]:
+) -> list[float]:
     values = []
     for i in range(0, head_dim, 2):
         wavelength = 2 * math.pi * theta ** (i / head_dim)
@@ -254,7 +258,7 @@ def _reference_divisors(
         else:
             smooth = (original / wavelength - low) / (high - low)
             values.append(1 / ((1 - smooth) / factor + smooth))
-    return values  # type: ignore[return-value]
+    return values
 
 
 def test_factors_of_no_known_rule_are_refused(tmp_path: Path, small: Path) -> None:

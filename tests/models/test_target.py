@@ -84,7 +84,7 @@ def same(ours: object, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_rounds_of_any_trees_score_as_whole_texts_do(decoder: TorchDecoder, data: st.DataObject) -> None:
     """Random batches, trees and outcomes, round after round: every row equals the plain pass over its path."""

@@ -60,7 +60,7 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
 
 def _length(result: Result) -> str:
     count = f"{result.completion_tokens} token{'' if result.completion_tokens == 1 else 's'}"
-    notes = {"length": " (cut at the limit)", "stop": ""}
+    notes = {"length": " (limit)", "stop": ""}
     return count + notes.get(result.finish_reason or "", " (stopped)")
 
 
@@ -69,7 +69,7 @@ def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> li
         return [f"no guesses ({reason.removeprefix('off: ')})"]
     drafted, accepted = counts["drafted"], counts["accepted"]
     rate = f" ({100 * _rate(counts):.0f}%)" if drafted else ""
-    return [f"{_per_pass(counts):.2f} a pass", f"{drafter}: {accepted} of {drafted} guesses accepted{rate}"]
+    return [f"{_per_pass(counts):.2f} a pass", f"{drafter} {accepted} of {drafted} accepted{rate}"]
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:

@@ -32,7 +32,7 @@ _EXAMPLES: Final = """\
 examples:
   foredraft generate "Why is the sky blue?"
   foredraft generate @question.txt --drafter none --json
-  foredraft chat --model smollm2-135m
+  foredraft chat --drafter lookup+model:PATH
 
 Each verb has its own --help. stdout is the answer, stderr progress and statistics.
 """

@@ -136,6 +136,18 @@ def test_hidden_states_are_the_layers_outputs(case: Case) -> None:
         close(scored.hidden[layer], states[layer + 1][0, -4:].numpy())
 
 
+def test_a_window_counts_positions_not_places_along_a_deep_branch(tmp_path: Path) -> None:
+    folder = make_checkpoint("mistral", tmp_path, sliding_window=3)
+    decoder = open_decoder(folder, dtype="f32")
+    reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    decoder.forward([chain(TEXT, 0, 10, 0)])
+    parents = (-1, 0, 0, 0, 3, 4, 5)  # two siblings lie between the branch's first row and its second
+    scored = decoder.forward([Rows(0, 10, (5, 8, 9, 6, 7, 8, 9), parents, 7)])
+    with torch.no_grad():
+        expected = reference(torch.tensor([(*TEXT[:10], 5, 6, 7, 8, 9)])).logits[0].numpy()
+    close(scored.logits[[0, 3, 4, 5, 6]], expected[-5:])
+
+
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])
 def test_slots_grow_and_windows_hold_far_out(tmp_path: Path, family: str) -> None:
     folder = make_checkpoint(family, tmp_path, max_position_embeddings=2048)

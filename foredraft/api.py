@@ -1,4 +1,4 @@
-"""Load a model and ask it: ``load``, ``LanguageModel.generate``, ``stream`` and ``conversation``."""
+"""Load a model and ask it: ``load``, ``LanguageModel.generate`` and ``stream``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack, overload
 
 from foredraft.compose import (
     LOOKUP_TOKENS,
     Host,
     Machine,
     check_drafter,
+    check_names,
     draft_model,
     load_host,
     make_drafter,
@@ -32,9 +33,6 @@ from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Options, Settings, draft_length, settle
 from foredraft.prompts import Prompt, is_batch, prompt_ids
 from foredraft.result import Result, Speculative, Timings
-
-if TYPE_CHECKING:
-    from foredraft.conversation import Conversation
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -66,6 +64,8 @@ def load(
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
     began = perf_counter()
+    if isinstance(drafter, str):
+        check_names(drafter)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache))
     host = load_host(model, machine, tokenizer, progress)
     loaded = LanguageModel(host, machine, drafter, draft_length(draft_tokens), draft_temperature, progress)
@@ -130,12 +130,6 @@ class LanguageModel:
         if is_batch(prompt):
             raise PromptError("stream answers one prompt: call it once for each")
         return Stream(self, self._request(prompt, settings), settings)
-
-    def conversation(self, system: str | None = None) -> Conversation:
-        """Return a conversation that feeds only what is new at each turn."""
-        from foredraft.conversation import Conversation
-
-        return Conversation(self, system)
 
     def _answer(self, prompts: list[Any], settings: Settings) -> list[Result]:
         requests = [self._request(prompt, settings) for prompt in prompts]

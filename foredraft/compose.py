@@ -73,6 +73,7 @@ class Host:
     context: int
     off: str | None  # why speculation is refused, where it is
     notice: str | None  # a slower path that was taken, and why
+    folder: Path | None  # where it was loaded from; None for an object handed in
 
 
 def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
@@ -94,7 +95,7 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
     runner, tier, notice = _runner(folder, config, device, dtype)
     words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
     identity = folder_identity(folder)
-    return _host(name, runner, words, machine, tier, device, dtype, identity, notice)
+    return _host(name, runner, words, machine, tier, device, dtype, identity, notice, folder)
 
 
 def _runner(folder: Path, config: dict[str, Any], device: str, dtype: str) -> tuple[Model, str, str | None]:
@@ -122,7 +123,7 @@ def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
     words = tokenizer_of(tokenizer) if tokenizer is not None else None
     name = str(getattr(module.config, "_name_or_path", "")) or type(module).__name__
     device, dtype = runner.device, runner.dtype
-    return _host(name, runner, words, machine, "transformers", device, dtype, runner.identity(), None)
+    return _host(name, runner, words, machine, "transformers", device, dtype, runner.identity(), None, None)
 
 
 def _host(
@@ -135,6 +136,7 @@ def _host(
     dtype: str,
     identity: str,
     notice: str | None,
+    folder: Path | None,
 ) -> Host:
     from foredraft.models import torch_runtime
 
@@ -143,7 +145,7 @@ def _host(
     off = runner.why_not_rewindable or None
     target = CachedTarget(runner)
     mark = fingerprint(__version__, identity, engine, dtype)
-    return Host(name, target, words, tier, device, dtype, mark, context, off, notice)
+    return Host(name, target, words, tier, device, dtype, mark, context, off, notice, folder)
 
 
 def tokenizer_of(given: Any) -> Tokenizer:
@@ -155,6 +157,18 @@ def tokenizer_of(given: Any) -> Tokenizer:
     return Tokenizer.from_transformers(given)
 
 
+def check_names(names: str) -> None:
+    """Refuse a drafter that nobody knows, before anything is loaded for it. Raises DrafterError."""
+    for name in (part.strip() for part in names.split("+")):
+        kind, _, rest = name.partition(":")
+        if kind == "model" and not rest:
+            raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
+        if kind in _LATER:
+            raise DrafterError(f"drafter {kind} is not in this version yet: use lookup or model:PATH")
+        if name not in ("auto", "none", "lookup") and kind != "model" and not _CLASS.fullmatch(name):
+            raise DrafterError(f"unknown drafter {name!r}: use auto, none, lookup, model:PATH or package.module:Class")
+
+
 def make_drafter(
     names: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
 ) -> Drafter:
@@ -162,6 +176,7 @@ def make_drafter(
 
     ``load_draft`` loads a draft model by name. Raises DrafterError for a name nobody knows.
     """
+    check_names(names)
     parts = [part.strip() for part in names.split("+")]
     drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature) for part in parts]
     return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
@@ -170,22 +185,14 @@ def make_drafter(
 def _one_drafter(
     name: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
 ) -> Drafter:
-    kind, _, rest = name.partition(":")
-    if name == "auto":
-        return _one_drafter(AUTO, host, load_draft, draft_tokens, temperature)
-    if name == "none":
+    kind, _, rest = (AUTO if name == "auto" else name).partition(":")
+    if kind == "none":
         return NoDrafter()
-    if name == "lookup":
+    if kind == "lookup":
         return Lookup()
     if kind == "model":
-        if not rest:
-            raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
-    if kind in _LATER:
-        raise DrafterError(f"drafter {kind} is not in this version yet: use lookup or model:PATH")
-    if _CLASS.fullmatch(name):
-        return _stranger(name)
-    raise DrafterError(f"unknown drafter {name!r}: use auto, none, lookup, model:PATH or package.module:Class")
+    return _stranger(name)
 
 
 def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:

@@ -10,10 +10,12 @@ from foredraft.options import Options
 
 
 class Conversation:
-    """Turns of a chat with one model. Made by ``LanguageModel.conversation``.
+    """Turns of a chat with one model, under an optional ``system`` turn.
 
     The model's own tokens of an answer are kept rather than read again from its text (a model may write a word in other
     tokens than its tokenizer would), so the caches hold all of the conversation when the next turn comes.
+
+    Raises TokenizerError for a model that was loaded without a tokenizer.
     """
 
     def __init__(self, model: LanguageModel, system: str | None = None) -> None:

@@ -96,7 +96,9 @@ def settle(options: Options) -> Settings:
     drafter, draft_tokens = _drafting(given)
     draft_temperature = given.get("draft_temperature")
     if draft_temperature is not None:
-        draft_temperature = SamplingParams(temperature=number("draft_temperature", draft_temperature)).temperature
+        draft_temperature = number("draft_temperature", draft_temperature)
+        if draft_temperature < 0:
+            raise OptionError(f"draft_temperature must be at least 0, not {draft_temperature}")
     return Settings(
         sampling=SamplingParams(
             temperature=_temperature(given),

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     options = arguments.generation_options(args)
     system = options.pop("system", None)
     model = load_model(args, console)
-    chat = _Chat(model, system, with_generation_config(args, options, console), args.json, console)
+    chat = _Chat(model, system, with_generation_config(args, options, model, console), args.json, console)
     try:
         for words in chat.turns():
             if not chat.answer(words):
@@ -67,12 +67,15 @@ class _Chat:
     def __init__(
         self, model: LanguageModel, system: str | None, options: Options, as_json: bool, console: Console
     ) -> None:
+        from foredraft.conversation import Conversation
+
         self.documents: list[dict[str, Any]] = []
+        self._converse = Conversation
         self._model = model
         self._options = options
         self._console = console
         self._interactive = console.stdin.isatty()
-        self._conversation = model.conversation(system)
+        self._conversation = Conversation(model, system)
         self._system = system
         # with --json nothing but the document goes to stdout, yet someone at the keyboard wants to read along
         stream = console.stderr if as_json else console.stdout
@@ -154,7 +157,7 @@ class _Chat:
             self._console.remark(_help())
         elif name == "/reset" or (name == "/system" and rest.strip()):
             self._system = rest.strip() if name == "/system" else self._system
-            self._conversation = self._model.conversation(self._system)
+            self._conversation = self._converse(self._model, self._system)
             self._console.remark("a new conversation" + (f" under: {self._system}" if self._system else ""))
         elif name == "/system":
             self._console.remark(f"the system turn: {self._system}" if self._system else "there is no system turn")

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.prompts is None:
         prompt = read_prompt(args.prompt, console.stdin)
         model = load_model(args, console)
-        _one(model, prompt, with_generation_config(args, options, console), args, console)
+        _one(model, prompt, with_generation_config(args, options, model, console), args, console)
         return 0
     if args.prompt is not None:
         raise PromptError("a prompt and --prompts are both there: give one")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.raw and any(len(line.turns) > 1 for line in lines):
         raise PromptError("--raw has no turns: leave it out, or give each line one prompt")
     model = load_model(args, console)
-    _many(model, lines, with_generation_config(args, options, console), args, console)
+    _many(model, lines, with_generation_config(args, options, model, console), args, console)
     return 0
 
 
@@ -139,7 +139,9 @@ def _streams(model: LanguageModel, line: Line, **options: Unpack[Options]) -> An
     if len(line.turns) == 1:
         yield model.stream(line.turns[0], **options)
         return
+    from foredraft.conversation import Conversation
+
     system = options.pop("system", None)
-    conversation = model.conversation(system)
+    conversation = Conversation(model, system)
     for turn in line.turns:
         yield conversation.send(turn, **options)

@@ -67,18 +67,16 @@ def _drafting(args: argparse.Namespace) -> tuple[str | Drafter, int | str | None
     return "auto" if args.drafter is None else args.drafter, args.draft_tokens
 
 
-def with_generation_config(args: argparse.Namespace, options: Options, console: Console) -> Options:
+def with_generation_config(
+    args: argparse.Namespace, options: Options, model: LanguageModel, console: Console
+) -> Options:
     """Return the options with the checkpoint's own sampling where they say nothing, if that was asked for."""
     if not args.generation_config:
         return options
-    from foredraft.models.fetch import resolve
     from foredraft.options import settle
 
-    dtype = "f32" if args.dtype in ("f32", "f64") else args.dtype
-    folder = resolve(
-        args.model, cache_folder(console.environment), offline=args.offline, dtype=dtype, progress=console.progress
-    )
-    values = {name: value for name, value in sampling_of(folder).items() if name not in options}
+    named = {} if model.host.folder is None else sampling_of(model.host.folder)
+    values = {name: value for name, value in named.items() if name not in options}
     if not values:
         console.say("note: the checkpoint's generation_config names no sampling that the options leave open")
     try:

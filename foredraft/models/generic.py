@@ -264,7 +264,7 @@ class GenericModel:
             kinds = sorted({type(layer).__name__ for layer in cache.layers if not layer.is_croppable})
             return f"{self.name} keeps a state that cannot be rewound ({', '.join(kinds)})"
         self._records = any(hasattr(layer, "activate_past_recording") for layer in cache.layers)
-        return records_wrongly(self.name) if self._records else ""
+        return made.records_wrongly(self.name) if self._records else ""
 
 
 def _paths(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -68,6 +68,15 @@ def last_layer(module: torch.nn.Module, layers: int) -> torch.nn.Module:
     raise ModelError(f"the layers of {type(module).__name__} could not be found, so its last one cannot be tapped")
 
 
+def records_wrongly(name: str) -> str:
+    """Return why a window that records what leaves it cannot be trusted: transformers 5.17 returns too many keys."""
+    import transformers
+
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) >= (5, 18):
+        return ""
+    return f"{name} keeps a sliding window, which transformers {transformers.__version__} cannot rewind (5.18 can)"
+
+
 def weights_identity(module: Any) -> str:
     """Return a digest of a module's config and of 64 places in each of its tensors."""
     digest = hashlib.sha256(f"{type(module).__name__}\n{module.config.to_json_string()}".encode())

@@ -119,7 +119,8 @@ class CachedTarget:
             slot = self.slots.take(sequence, tokens)
             self._passes.pop(slot, None)
             lacking = len(tokens) - len(self.slots.held(slot))
-            self._feed(slot, tokens, lacking - 1 if together and lacking > STRAGGLER else max(lacking - BLOCK, 0))
+            if self.rewindable:  # a recurrent state goes on one token at a time, so it reads its prompt whole
+                self._feed(slot, tokens, lacking - 1 if together and lacking > STRAGGLER else max(lacking - BLOCK, 0))
             rows.append(_last_rows(slot, len(self.slots.held(slot)), tokens, draft))
         scored = self.model.forward(rows, taps)
         for row, (_, tokens), draft in zip(rows, texts, drafts, strict=True):

@@ -19,7 +19,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_turn_feeds_only_what_is_new(tiny: Path) -> None:
     lm = foredraft.load(tiny, dtype="f64", drafter=f"lookup+model:{tiny}", draft_tokens=3)
     fresh = foredraft.load(tiny, dtype="f64", drafter="none")
-    talk = lm.conversation(system="Be brief.")
+    talk = foredraft.Conversation(lm, system="Be brief.")
     said = 0
     for turn, text in enumerate(("hello", "and now?", "well")):
         stream = talk.send(text, max_tokens=12)
@@ -36,7 +36,7 @@ def test_every_turn_feeds_only_what_is_new(tiny: Path) -> None:
 
 
 def test_a_turn_without_an_answer_leaves_no_trace(tiny: Path) -> None:
-    talk = foredraft.load(tiny, dtype="f64").conversation()
+    talk = foredraft.Conversation(foredraft.load(tiny, dtype="f64"))
     talk.send("never read")
     talk.send("read", max_tokens=4).close()
     stream = talk.send("again", max_tokens=4)
@@ -45,7 +45,7 @@ def test_a_turn_without_an_answer_leaves_no_trace(tiny: Path) -> None:
 
 
 def test_a_turn_left_early_keeps_what_was_said(tiny: Path) -> None:
-    talk = foredraft.load(tiny, dtype="f64").conversation()
+    talk = foredraft.Conversation(foredraft.load(tiny, dtype="f64"))
     stream = talk.send("abc", max_tokens=20)
     part = next(stream).text + next(stream).text
     talk.send("more", max_tokens=4)
@@ -56,7 +56,7 @@ def test_a_turn_left_early_keeps_what_was_said(tiny: Path) -> None:
 
 
 def test_what_a_conversation_refuses_changes_nothing(tiny: Path) -> None:
-    talk = foredraft.load(tiny, dtype="f64").conversation()
+    talk = foredraft.Conversation(foredraft.load(tiny, dtype="f64"))
     list(talk.send("abc", max_tokens=4))
     with pytest.raises(OptionError, match="chat template"):
         talk.send("abc", raw=True)

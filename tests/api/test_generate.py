@@ -155,7 +155,7 @@ def test_a_transformers_object_runs_as_it_is(lm: LanguageModel, tiny: Path) -> N
     with pytest.raises(OptionError, match="need a tokenizer"):
         wordless.generate([1, 2], stop="x")
     with pytest.raises(TokenizerError, match="needs a tokenizer"):
-        wordless.conversation()
+        foredraft.Conversation(wordless)
     with pytest.raises(OptionError, match="keeps the device and dtype it has"):
         foredraft.load(module, dtype="f32")
 

@@ -13,8 +13,8 @@ import pytest
 
 from foredraft.cli.speculative_config import read
 from foredraft.drafters.lookup import Lookup
-from tests.cli.conftest import make_chat_model, write_tokenizer
 from tests.models.checkpoints import make_checkpoint
+from tests.tiny import make_chat_model, write_tokenizer
 
 LATER = {
     "--min-tokens": "3",
@@ -53,7 +53,7 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--seed 1.5", "--seed must be a whole number, not '1.5'"),
         ("--draft-tokens -1", "--draft-tokens "),
         ("--draft-tokens some", "--draft-tokens must be a whole number or auto, not 'some'"),
-        ("--draft-temperature -1", "--temperature "),
+        ("--draft-temperature -1", "--draft-temperature "),
         ("--stop-token-ids 1,x", "--stop-token-ids must be a whole number, not 'x'"),
         ("--rule coupled", "--rule must be auto or ratio in this version, not 'coupled'"),
         ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),

@@ -28,7 +28,8 @@ from foredraft.models.weights import open_weights
 
 DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
 AUTO: Final = "lookup"
-LOOKUP_TOKENS: Final = 10
+LOOKUP_TOKENS: Final = 15
+PER_MATCH: Final = 4  # measured, docs/log.md
 MODEL_TOKENS: Final = 5
 _LATER: Final = ("suffix", "layers", "heads")
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -189,7 +190,7 @@ def _one_drafter(
     if kind == "none":
         return NoDrafter()
     if kind == "lookup":
-        return Lookup()
+        return Lookup(per_match=PER_MATCH if draft_tokens is None else None)
     if kind == "model":
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
     return _stranger(name)

@@ -20,18 +20,20 @@ from foredraft.errors import OptionError
 class Lookup:
     """Drafts by copying from the prompt and the answer so far.
 
-    ``min_ngram`` and ``max_ngram`` bound the length of the match, in tokens. Raises OptionError for bounds that are not
-    ``1 <= min_ngram <= max_ngram``.
+    ``min_ngram`` and ``max_ngram`` bound the length of the match, in tokens. ``per_match`` caps a draft at so many
+    guesses a matched token (the longer the match, the longer it is trusted: SuffixDecoding, arXiv 2411.04975); None
+    leaves the length to the quote alone. Raises OptionError for bounds that are not ``1 <= min_ngram <= max_ngram``.
     """
 
     name = "lookup"
     taps: tuple[int, ...] = ()
 
-    def __init__(self, min_ngram: int = 1, max_ngram: int = 16) -> None:
+    def __init__(self, min_ngram: int = 1, max_ngram: int = 16, per_match: int | None = None) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise OptionError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         self.min_ngram = min_ngram
         self.max_ngram = max_ngram
+        self.per_match = per_match
         self._texts: dict[Text, _GrowingArray] = {}
 
     def begin(self, sequence: Text) -> None:
@@ -43,9 +45,10 @@ class Lookup:
         drafts = []
         for sequence, quote in zip(sequences, quotes, strict=True):
             text = self._texts[sequence].catch_up(sequence.tokens)
-            start = find_continuation(text, self.min_ngram, self.max_ngram)
+            start, matched = find_continuation(text, self.min_ngram, self.max_ngram)
+            most = len(text) if self.per_match is None else self.per_match * matched
             guesses: list[int] = []
-            while start is not None and quote.worth(1.0, len(guesses)):
+            while matched and len(guesses) < most and quote.worth(1.0, len(guesses)):
                 guesses.append(int(text[start + len(guesses) % (len(text) - start)]))
             drafts.append(Draft.chain(guesses, source=self.name))
         return drafts
@@ -58,10 +61,11 @@ class Lookup:
         self._texts.pop(sequence, None)
 
 
-def find_continuation(text: NDArray[np.int64], min_ngram: int, max_ngram: int) -> int | None:
-    """Return where the text goes on after the latest occurrence of its longest repeated suffix, or None.
+def find_continuation(text: NDArray[np.int64], min_ngram: int, max_ngram: int) -> tuple[int, int]:
+    """Return where the text goes on after the latest occurrence of its longest repeated suffix, and that length.
 
-    ``text`` is [T]; the answer is an index into it. Work is one scan of the text and a few of ever fewer places.
+    ``text`` is [T]; the first number is an index into it, the second 0 where there is no match of ``min_ngram``. Work
+    is one scan of the text and a few of ever fewer places.
     """
     ends = np.flatnonzero(text[:-1] == text[-1])  # places where the last token stood before
     matched = min(1, len(ends))
@@ -72,7 +76,7 @@ def find_continuation(text: NDArray[np.int64], min_ngram: int, max_ngram: int) -
             break
         ends = longer
         matched += 1
-    return int(ends[-1]) + 1 if matched >= min_ngram else None
+    return (int(ends[-1]) + 1, matched) if matched >= min_ngram else (0, 0)
 
 
 class _GrowingArray:

@@ -12,21 +12,21 @@ from foredraft.drafters.lookup import Lookup, find_continuation
 from foredraft.errors import OptionError
 
 
-def draft(tokens: list[int], limit: int = 6, **bounds: int) -> tuple[int, ...]:
-    drafter = Lookup(**bounds)
+def draft(tokens: list[int], limit: int = 6, **bounds: int | None) -> tuple[int, ...]:
+    drafter = Lookup(**bounds)  # type: ignore[arg-type]
     sequence = Sequence(list(tokens), limit=1000)
     drafter.begin(sequence)
     return drafter.propose([sequence], [FixedQuote(limit)], [Noise(0)])[0].tokens
 
 
-def reference(tokens: list[int], min_ngram: int, max_ngram: int) -> int | None:
+def reference(tokens: list[int], min_ngram: int, max_ngram: int) -> tuple[int, int]:
     """The definition, spelled out: longest suffix first, latest occurrence first."""
     for length in range(min(max_ngram, len(tokens) - 1), min_ngram - 1, -1):
         suffix = tokens[-length:]
         for end in range(len(tokens) - 1, length - 1, -1):
             if tokens[end - length : end] == suffix:
-                return end
-    return None
+                return end, length
+    return 0, 0
 
 
 @given(
@@ -64,6 +64,12 @@ def test_a_match_shorter_than_the_minimum_is_no_match() -> None:
 def test_the_quote_decides_the_length() -> None:
     assert draft([4, 4, 4], limit=0) == ()
     assert draft([4, 4, 4], limit=3) == (4, 4, 4)
+
+
+def test_a_longer_match_is_trusted_for_longer() -> None:
+    assert draft([1, 2, 3, 4, 5, 6, 9, 2], limit=6, per_match=2) == (3, 4)
+    assert draft([1, 2, 3, 4, 5, 6, 1, 2], limit=6, per_match=2) == (3, 4, 5, 6)
+    assert draft([1, 2, 3, 4, 5, 6, 1, 2], limit=3, per_match=2) == (3, 4, 5)
 
 
 def test_the_mirror_follows_a_text_that_outgrows_it() -> None:

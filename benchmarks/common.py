@@ -16,6 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from sample_prompts import SAMPLE
 
+import foredraft
+
 OTHER_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 
@@ -30,6 +32,19 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns (default: a small bundled sample)")
     made.add_argument("--quick", action="store_true", help="the same keys from a sample, in under a minute")
     return made
+
+
+def load(arguments: argparse.Namespace, *, drafter: str, draft_tokens: int | str = "auto") -> foredraft.LanguageModel:
+    """Return the model that the options name."""
+    return foredraft.load(
+        arguments.model,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        cache=arguments.cache,
+        drafter=drafter,
+        draft_tokens=draft_tokens,
+    )
 
 
 def read_prompts(path: Path | None) -> tuple[list[dict[str, Any]], str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
-from common import finish, parser, read_prompts, spread
+from common import finish, load, parser, read_prompts, spread
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -40,14 +40,7 @@ def main() -> None:
     lengths: list[int | str] = [x if x == "auto" else int(x) for x in arguments.lengths.split(",")]
     if arguments.quick:
         lengths, arguments.max_tokens = lengths[:2], min(arguments.max_tokens, 48)
-    lm = foredraft.load(
-        arguments.model,
-        device=arguments.device,
-        dtype=arguments.dtype,
-        threads=arguments.threads,
-        cache=arguments.cache,
-        drafter="none",
-    )
+    lm = load(arguments, drafter="none")
     with tempfile.TemporaryDirectory() as folder:
         draft = first_layers(lm.host.folder, Path(folder), arguments.draft_layers)
         drafters = ["lookup", f"model:{draft}", f"lookup+model:{draft}"]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, parser, read_prompts, spread
+from common import finish, load, parser, read_prompts, spread
 
 import foredraft
 from foredraft.core.draft import Draft
@@ -34,14 +34,8 @@ def main() -> None:
     prompts, digest = read_prompts(arguments.prompts)
     if arguments.quick:
         prompts, arguments.max_tokens = spread(prompts, 1), min(arguments.max_tokens, 48)
-    lm = foredraft.load(
-        arguments.model,
-        device=arguments.device,
-        dtype=arguments.dtype,
-        threads=arguments.threads,
-        cache=arguments.cache,
-        draft_tokens="auto" if arguments.draft_tokens is None else arguments.draft_tokens,
-    )
+    length = "auto" if arguments.draft_tokens is None else arguments.draft_tokens
+    lm = load(arguments, drafter="auto", draft_tokens=length)
     v8 = verify_cost(lm, 8, passes=10 if arguments.quick else 40)
     totals = measure(lm, prompts, arguments.max_tokens)
     speedup, identical, compared = against_plain(lm, spread(prompts, 1 if arguments.quick else 3), arguments.max_tokens)

@@ -54,7 +54,7 @@ def add_sampling(parser: Parser) -> None:
     group.add_argument("--top-k", metavar="K", type=whole, help="of the K likeliest tokens; 0 (default) is all")
     group.add_argument("--top-p", metavar="P", type=number, help="of the likeliest that make up P (default 1)")
     group.add_argument("--min-p", metavar="P", type=number, help="of those P times as likely as the first (default 0)")
-    group.add_argument("--seed", metavar="N", type=whole, help="one seed, one text")
+    group.add_argument("--seed", metavar="N", type=whole, help="the same text again, with the same drafter and length")
     group.add_argument(
         "--generation-config", action="store_true", help="the checkpoint's own sampling where none is named"
     )

@@ -146,6 +146,9 @@ class LanguageModel:
         if settings.stop and words is None:
             raise OptionError("stop strings need a tokenizer: load the model with tokenizer=")
         answer = AnswerText(words.stream() if words is not None else _Wordless(), settings.stop)
+        for token in settings.stop_token_ids:
+            if token >= self.host.target.vocabulary:
+                raise OptionError(f"stop token {token} is not in the vocabulary of {self.host.target.vocabulary}")
         stop_ids = settings.stop_token_ids | (words.stop_ids if words is not None else frozenset())
         sequence = Text(
             tokens=ids,

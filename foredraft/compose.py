@@ -29,6 +29,7 @@ from foredraft.models.weights import open_weights
 DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
 AUTO: Final = "lookup"
 LOOKUP_TOKENS: Final = 15
+MAX_THREADS: Final = 1024
 PER_MATCH: Final = 4  # measured, docs/log.md
 MODEL_TOKENS: Final = 5
 _LATER: Final = ("suffix", "layers", "heads")
@@ -49,10 +50,10 @@ class Machine:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        for name in ("threads", "context"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} must be at least 1, not {value}")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise OptionError(f"threads must be between 1 and {MAX_THREADS}, not {self.threads}")
+        if self.context is not None and self.context < 1:
+            raise OptionError(f"context must be at least 1, not {self.context}")
 
     @property
     def cache_folder(self) -> Path:
@@ -141,7 +142,9 @@ def _host(
 ) -> Host:
     from foredraft.models import torch_runtime
 
-    context = min(runner.context, machine.context or runner.context)
+    context = machine.context or runner.context
+    if context > runner.context:
+        raise OptionError(f"context {context} is more than the {runner.context} tokens that {name} was made for")
     engine = f"{tier} {torch_runtime.version()} {torch_runtime.describe(device)}"
     off = runner.why_not_rewindable or None
     target = CachedTarget(runner)
@@ -235,7 +238,10 @@ def check_drafter(drafter: Any) -> Drafter:
     parts = ("name", "taps", "begin", "propose", "observe", "end")
     missing = [part for part in parts if not hasattr(drafter, part)]
     if missing:
-        raise DrafterError(f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}")
+        raise DrafterError(
+            f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}"
+            " (a model drafts as model:PATH, or as assistant_model=)"
+        )
     checked: Drafter = drafter
     return checked
 

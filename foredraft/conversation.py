@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from foredraft.api import LanguageModel, Stream
-from foredraft.errors import OptionError, TokenizerError
+from foredraft.errors import OptionError, PromptError, TokenizerError
 from foredraft.options import Options
 
 
@@ -36,6 +36,9 @@ class Conversation:
         turn = [*self.messages, {"role": "user", "content": text}]
         rendered = self._words.render(turn)
         ids = self._continued(rendered)
+        context = self._model.host.context
+        if self.messages and len(ids) >= context:
+            raise PromptError(f"the conversation has {len(ids)} tokens and the context {context}: begin a new one")
         stream = self._model.stream(ids, **options)
         self.messages, self._ids, self._text, self._stream = turn, ids, rendered, stream
         return stream

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict, cast
+from numbers import Real
+from operator import index
+from typing import Any, Final, SupportsIndex, TypedDict, cast
 
 from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
@@ -28,7 +30,7 @@ class Options(TypedDict, total=False):
     min_p: float
     seed: int | None
     stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
+    stop_token_ids: int | Sequence[int]
     system: str | None
     raw: bool
     drafter: str | Drafter
@@ -109,7 +111,7 @@ def settle(options: Options) -> Settings:
         max_tokens=_max_tokens(given),
         seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
         stop=_stop(given.get("stop", ())),
-        stop_token_ids=frozenset(whole("stop_token_ids", i, least=0) for i in given.get("stop_token_ids", ())),
+        stop_token_ids=_stop_ids(given.get("stop_token_ids", ())),
         system=given.get("system"),
         raw=bool(given.get("raw", False)),
         drafter=drafter,
@@ -120,15 +122,16 @@ def settle(options: Options) -> Settings:
 
 def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
     """Return ``value`` if it is a whole number in range. Raises OptionError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    given = index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if given is None or given < least or (most is not None and given > most):
         span = f"of at least {least}" if most is None else f"between {least} and {most}"
         raise OptionError(f"{name} must be a whole number {span}, not {value!r}")
-    return value
+    return given
 
 
 def number(name: str, value: object) -> float:
     """Return ``value`` as a float if it is a finite number. Raises OptionError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise OptionError(f"{name} must be a number, not {value!r}")
     return float(value)
 
@@ -180,11 +183,16 @@ def _max_tokens(given: Mapping[str, Any]) -> int:
 
 
 def _stop(value: object) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else tuple(cast("Sequence[object]", value))
+    strings: tuple[object, ...] = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
     for s in strings:
         if not isinstance(s, str) or not s:
             raise OptionError(f"a stop string must be text that is not empty, not {s!r}")
     return cast("tuple[str, ...]", strings)
+
+
+def _stop_ids(value: object) -> frozenset[int]:
+    ids: Iterable[object] = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
+    return frozenset(whole("stop_token_ids", i, least=0) for i in ids)
 
 
 def _nearest(name: str) -> str:

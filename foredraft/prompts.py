@@ -26,7 +26,7 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     Raises PromptError for an empty prompt, one that is too long, ids outside the vocabulary, or text where there is no
     tokenizer to read it.
     """
-    if not isinstance(prompt, Sequence):
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise PromptError(f"a prompt is text, a list of messages or a list of token ids, not {prompt!r:.100}")
     if len(prompt) == 0:
         raise PromptError("the prompt is empty: give it some text")
@@ -54,6 +54,8 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
     if words.fewest_tokens(size) >= context:
         # a hundred megabytes are refused before minutes go into tokenising them
         raise PromptError(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
+    if not all(is_text(message["content"]) for message in messages):
+        raise PromptError("the prompt is not UTF-8 text")
     if settings.raw:
         if not isinstance(prompt, str):
             raise PromptError("raw=True takes text or token ids, not messages")
@@ -61,6 +63,15 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
             raise PromptError("a raw prompt has no system turn: leave system out")
         return words.encode(prompt)
     return words.chat(messages)
+
+
+def is_text(text: str) -> bool:
+    """Say whether this can be written as UTF-8; bytes that were none come in disguise, as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:

@@ -34,6 +34,10 @@ class Console:
     @classmethod
     def of_process(cls) -> Console:
         """Return this process's console."""
+        for name in ("stdin", "stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by whoever started us
+                mode = "r" if name == "stdin" else "w"
+                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - lives as long as we do
         for stream in (sys.stdout, sys.stderr):
             # a character that the terminal's encoding lacks is shown as an escape rather than ending the run
             if hasattr(stream, "reconfigure"):

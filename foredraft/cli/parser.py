@@ -53,7 +53,9 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean X?`` for the known word most like this one, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    names = list(known)
+    near = [name for name in names if len(word) > 3 and name.startswith(word)]
+    near = near or difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -24,6 +24,8 @@ def read_prompt(word: str | None, stdin: TextIO) -> str:
         raise PromptError("a prompt is missing: give it in quotes, as @FILE, or - for stdin")
     if word == "-":
         text = _read_stdin(stdin)
+    elif word == "@":
+        raise PromptError("@ needs the name of a file, as in @question.txt")
     elif word.startswith("@"):
         text = _read_file(word[1:])
     else:
@@ -57,6 +59,10 @@ def _turns(text: str, where: str) -> tuple[str, ...]:
 
 
 def _full(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PromptError(f"{where} is not UTF-8 text") from None
     if not text.strip():
         raise PromptError(f"{where} is empty: give it some text")
     return text
@@ -71,7 +77,7 @@ def _read_stdin(stdin: TextIO) -> str:
 
 def _read_file(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_text(encoding="utf-8-sig")
     except OSError as fault:
         raise PromptError(f"{name or '@'} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:

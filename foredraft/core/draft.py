@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from foredraft.errors import DrafterError
@@ -37,7 +38,8 @@ class Draft:
     a node, exactly the one the token was drawn from. Siblings count in order: a later one's law is the one it was drawn
     from given the earlier ones. ``source`` names the drafter in the statistics.
 
-    Raises DrafterError when the lengths differ or a parent does not come before its child.
+    Any sequences do; they are kept as tuples of plain numbers. Raises DrafterError when the lengths differ, a number is
+    not whole, or a parent does not come before its child.
     """
 
     tokens: tuple[int, ...] = ()  # [N]
@@ -46,19 +48,25 @@ class Draft:
     source: str = "none"
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
+        try:
+            object.__setattr__(self, "tokens", tuple(index(token) for token in self.tokens))
+            object.__setattr__(self, "parents", tuple(index(parent) for parent in self.parents))
+        except TypeError as fault:
+            raise DrafterError(f"the tokens and parents of a draft are whole numbers: {fault}") from fault
+        n, who = len(self.tokens), "" if self.source == "none" else f"{self.source}: "
+        if self.laws is not None:
+            object.__setattr__(self, "laws", tuple(self.laws))
         if len(self.parents) != n or (self.laws is not None and len(self.laws) != n):
             laws = "none" if self.laws is None else len(self.laws)
-            raise DrafterError(f"{self.source}: a draft of {n} tokens has {len(self.parents)} parents and {laws} laws")
+            raise DrafterError(f"{who}a draft of {n} tokens has {len(self.parents)} parents and {laws} laws")
         for i, parent in enumerate(self.parents):
             if not ROOT <= parent < i:
-                raise DrafterError(f"{self.source}: node {i} of a draft names parent {parent}, which is not before it")
+                raise DrafterError(f"{who}node {i} of a draft names parent {parent}, which is not before it")
 
     @classmethod
     def chain(cls, tokens: Sequence[int], laws: Sequence[Law] | None = None, source: str = "none") -> Draft:
         """Return the draft whose guesses follow one another."""
-        ids = tuple(int(token) for token in tokens)  # plain ints, also from an array
-        return cls(ids, tuple(range(-1, len(ids) - 1)), None if laws is None else tuple(laws), source)
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), None if laws is None else tuple(laws), source)
 
     def __len__(self) -> int:
         return len(self.tokens)

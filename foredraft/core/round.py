@@ -6,11 +6,12 @@ Plain decoding is this with no guesses. There is no other loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from foredraft.core.accept import accept
 from foredraft.core.draft import Draft, Drafter, Kept, Outcome, Planner, Quote, Target
-from foredraft.core.law import Dense
+from foredraft.core.law import Dense, Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import distribution
 from foredraft.core.sequence import Sequence as Text
@@ -52,26 +53,44 @@ def propose(
 ) -> list[Draft]:
     """Return a draft a sequence: the drafter's, cut to what there is room for; none where no guess has room.
 
-    Raises DrafterError if the drafter answers for the wrong number of sequences, guesses a token that does not exist or
-    gives a law of another vocabulary.
+    Raises DrafterError if the drafter changed a sequence, or answered with something that is not a draft for each.
     """
     asked = [i for i, quote in enumerate(quotes) if quote.limit > 0]
     drafts = [NO_GUESS] * len(sequences)
     if not asked:
         return drafts
+    lengths = [len(s) for s in sequences]
     answer = drafter.propose([sequences[i] for i in asked], [quotes[i] for i in asked], [noises[i] for i in asked])
-    if len(answer) != len(asked):
-        raise DrafterError(f"{drafter.name}: {len(answer)} drafts for {len(asked)} sequences")
+    if not isinstance(answer, list | tuple) or len(answer) != len(asked):
+        what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
+        raise DrafterError(f"{drafter.name}: propose gave {what} for {len(asked)} sequences")
+    if lengths != [len(s) for s in sequences]:
+        raise DrafterError(f"{drafter.name}: propose changed a sequence, which it may only read")
     for i, draft in zip(asked, answer, strict=True):
-        drafts[i] = draft.first(quotes[i].limit)
-        for token in drafts[i].tokens:
-            if not 0 <= token < vocabulary:
-                raise DrafterError(f"{drafter.name}: guessed token {token}, outside the vocabulary of {vocabulary}")
-        for law in drafts[i].laws or ():
-            if isinstance(law, Dense) and law.probabilities.shape != (vocabulary,):
-                shape = tuple(law.probabilities.shape)
-                raise DrafterError(f"{drafter.name}: a law of shape {shape}, for a vocabulary of {vocabulary}")
+        drafts[i] = checked(draft, drafter.name, quotes[i].limit, vocabulary)
     return drafts
+
+
+def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
+    """Return the first ``limit`` nodes of a stranger's draft, under his name where it bears none, and known to be one.
+
+    Raises DrafterError for anything else, a guess that does not exist, or a law that it cannot have been drawn from.
+    """
+    if not isinstance(draft, Draft):
+        raise DrafterError(f"{name}: propose gave a {type(draft).__name__} where a Draft belongs")
+    draft = draft.first(limit)
+    for token in draft.tokens:
+        if not 0 <= token < vocabulary:
+            raise DrafterError(f"{name}: guessed token {token}, outside the vocabulary of {vocabulary}")
+    for token, law in zip(draft.tokens, draft.laws or (), strict=False):
+        if not isinstance(law, Point | Dense):
+            raise DrafterError(f"{name}: a law is a Point or a Dense, not a {type(law).__name__}")
+        if isinstance(law, Dense) and law.probabilities.shape != (vocabulary,):
+            shape = tuple(law.probabilities.shape)
+            raise DrafterError(f"{name}: a law of shape {shape}, for a vocabulary of {vocabulary}")
+        if not law[token] > 0:  # NaN included
+            raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
+    return replace(draft, source=name) if draft.source == NO_GUESS.source else draft
 
 
 def commit(sequence: Text, draft: Draft, kept: Kept, noise: Noise) -> Outcome:

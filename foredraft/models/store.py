@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -37,7 +38,8 @@ class Progress(Protocol):
 def refused(folder: Path, error: OSError) -> StorageError:
     """Return what a failed write under ``folder`` means, in one sentence."""
     why = (error.strerror or str(error)).lower()
-    return StorageError(f"cannot write under {folder}: {why}; free some space or choose another cache folder")
+    advice = "free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"
+    return StorageError(f"cannot write under {folder}: {why}; {advice} another cache folder")
 
 
 def require_space(folder: Path, needed: int) -> None:

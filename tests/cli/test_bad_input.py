@@ -59,7 +59,7 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),
         ("--native-tier avx2", "--native-tier avx2 is not in this version yet"),
         ("--dtype int4", "--dtype must be one of"),
-        ("--threads 0", "--threads must be at least 1, not 0"),
+        ("--threads 0", "--threads must be between 1 and 1024, not 0"),
         ("--context 0", "--context must be at least 1, not 0"),
         ("--color blue", "--color must be auto or always or never, not 'blue'"),
     ],
@@ -72,12 +72,12 @@ def test_an_empty_stop_string(refused: Any) -> None:
     assert "stop string" in refused("generate", "x", "--stop", "")
 
 
-@pytest.mark.parametrize("word", ["", "  ", "-", "@empty.txt", "@absent.txt", "@", "@bytes.txt"])
+@pytest.mark.parametrize("word", ["", "  ", "-", "@empty.txt", "@absent.txt", "@", "@bytes.txt", "\udcff"])
 def test_prompts_that_are_none(refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    assert any(hint in refused("generate", word) for hint in ("is empty", "cannot be read", "not UTF-8"))
+    assert any(hint in refused("generate", word) for hint in ("is empty", "cannot be read", "not UTF-8", "the name of a file"))
 
 
 def test_a_missing_prompt(refused: Any) -> None:

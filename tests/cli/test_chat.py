@@ -93,11 +93,11 @@ def test_a_turn_too_long_ends_a_pipe_and_not_a_conversation(piped: Any, typed: A
     done = piped(f"hello\n{long}\nnever\n", "--json")
     assert done.status == 2
     assert [turn["prompt"] for turn in done.document["turns"]] == ["hello"]
-    assert done.err.splitlines()[-1].startswith("foredraft: the prompt has ")
+    assert done.err.splitlines()[-1].startswith("foredraft: the conversation has ")
     done = typed("hello\n", long + "\n", "again\n", words=("--json",))
     assert done.status == 0
     assert [turn["prompt"] for turn in done.document["turns"]] == ["hello", "again"]
-    assert "foredraft: the prompt has " in done.err
+    assert "foredraft: the conversation has " in done.err
 
 
 def test_a_keyboard_is_greeted_and_ctrl_d_leaves(typed: Any) -> None:

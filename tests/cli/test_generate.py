@@ -100,7 +100,7 @@ def test_sampling_follows_the_seed(answer_of: Any) -> None:
 def test_stops(answer_of: Any) -> None:
     plain = answer_of("hello")
     token = plain["token_ids"][5]
-    stopped = answer_of("hello", "--stop-token-ids", f"999,{token}")
+    stopped = answer_of("hello", "--stop-token-ids", f"257,{token}")
     assert stopped["finish_reason"] == "stop"
     assert stopped["token_ids"] == plain["token_ids"][: plain["token_ids"].index(token) + 1]
     piece = plain["text"][3]

@@ -97,7 +97,7 @@ def test_what_is_over_the_quote_is_cut() -> None:
     """Before it is looked at: a fault beyond the cut is nobody's business."""
     for last in (4, 99):
         drafter = ToyDrafter(lambda s, q, n, last=last: Draft.chain([1, 2, 3, last]))  # type: ignore[misc]
-        assert propose([Text([1], 9)], drafter, [FixedQuote(2)], [Noise(0)], 5) == [Draft.chain([1, 2])]
+        assert propose([Text([1], 9)], drafter, [FixedQuote(2)], [Noise(0)], 5) == [Draft.chain([1, 2], source="toy")]
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,13 @@ def test_what_is_over_the_quote_is_cut() -> None:
         (Draft.chain([-1]), "guessed token -1, outside"),
         (Draft.chain([1], [Dense(np.ones(4) / 4)]), r"a law of shape \(4,\), for a vocabulary of 5"),
         (Draft.chain([1], [Dense(np.ones((1, 5)) / 5)]), r"a law of shape \(1, 5\), for"),
+        (Draft.chain([1], [np.ones(5) / 5]), "a law is a Point or a Dense, not a ndarray"),
+        (Draft.chain([1], [Dense(np.full(5, np.nan))]), "guessed token 1, which its law rules out"),
+        (Draft.chain([1], [Point(2)]), "guessed token 1, which its law rules out"),
+        ([1, 2], "propose gave a list where a Draft belongs"),
     ],
 )
-def test_a_drafter_that_breaks_the_protocol(draft: Draft, words: str) -> None:
+def test_a_drafter_that_breaks_the_protocol(draft: Any, words: str) -> None:
     with pytest.raises(DrafterError, match=f"toy: {words}"):
         propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5)
 
@@ -119,13 +123,40 @@ def test_a_drafter_that_answers_for_too_few() -> None:
         def propose(self, *args: Any) -> list[Draft]:
             return []
 
-    with pytest.raises(DrafterError, match="lazy: 0 drafts for 1 sequences"):
+    with pytest.raises(DrafterError, match="lazy: propose gave 0 drafts for 1 sequences"):
         propose([Text([1], 9)], Lazy(nothing, "lazy"), [FixedQuote(1)], [Noise(0)], 5)
 
 
+def test_a_drafter_that_answers_nothing() -> None:
+    class Silent(ToyDrafter):
+        def propose(self, *args: Any) -> Any:
+            return None
+
+    with pytest.raises(DrafterError, match="silent: propose gave a NoneType for 1 sequences"):
+        propose([Text([1], 9)], Silent(nothing, "silent"), [FixedQuote(1)], [Noise(0)], 5)
+
+
+def test_a_drafter_that_writes_where_it_may_only_read() -> None:
+    def scribble(sequence: Text, quote: Any, noise: Any) -> Draft:
+        sequence.tokens.append(3)
+        return Draft()
+
+    with pytest.raises(DrafterError, match="toy: propose changed a sequence"):
+        propose([Text([1], 9)], ToyDrafter(scribble), [FixedQuote(1)], [Noise(0)], 5)
+
+
 def test_laws_that_fit_are_let_through() -> None:
-    draft = Draft.chain([1, 2], [Dense(np.ones(5) / 5), Point(2)])
+    draft = Draft.chain([1, 2], [Dense(np.ones(5) / 5), Point(2)], "mine")
     assert propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5) == [draft]
+
+
+def test_a_draft_is_plain_numbers_whatever_it_was_made_of() -> None:
+    made = Draft([np.int64(7), 8], [-1, 0], [Point(7), Point(8)])  # type: ignore[list-item, arg-type]
+    assert made == Draft((7, 8), (-1, 0), (Point(7), Point(8)))
+    assert [type(token) for token in made.tokens] == [int, int]
+    for tokens in (["seven"], [1.5]):
+        with pytest.raises(DrafterError, match="whole numbers"):
+            Draft(tokens, [-1])  # type: ignore[arg-type]
 
 
 # --- commit and origins

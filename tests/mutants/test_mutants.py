@@ -120,7 +120,7 @@ MUTANTS = [
            EQUAL, ("overlong",)),
     Mutant("bonus called a correction", ROUND, 'if draft.children(node) else "bonus"', 'if True else "bonus"',
            EQUAL, ("perfect",)),
-    Mutant("over-long drafts not cut", ROUND, "draft.first(quotes[i].limit)", "draft",
+    Mutant("over-long drafts not cut", ROUND, "draft = draft.first(limit)", "pass",
            "test_round.test_what_is_over_the_quote_is_cut"),
     Mutant("laws not cut with their tokens", DRAFT, "self.laws[:nodes]", "self.laws[-nodes:]",
            "test_round.test_a_chain_is_a_tree"),

@@ -57,7 +57,7 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--stop-token-ids 1,x", "--stop-token-ids must be a whole number, not 'x'"),
         ("--rule coupled", "--rule must be auto or ratio in this version, not 'coupled'"),
         ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),
-        ("--native-tier avx2", "--native-tier avx2 is not in this version yet"),
+        ("--native-tier sse", "--native-tier must be one of auto, amx, avx512, avx2, portable, off"),
         ("--dtype int4", "--dtype must be one of"),
         ("--threads 0", "--threads must be at least 1, not 0"),
         ("--context 0", "--context must be at least 1, not 0"),

@@ -1,0 +1,143 @@
+"""Is greedy text with speculation the plain text, token for token? Every drafter, two lengths, alone and in a batch.
+
+    identical      whether every answer was the plain one
+    compared       answers compared with the plain one
+    divergences    where not: the prompt, the arm, the position, and the plain logits' margin between its first two
+                   tokens there; a large one is a fault in the logic, not in the arithmetic
+
+``model`` is a draft made of the target's first layers: it guesses badly, in ways that chains and corrections meet.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import finish, parser, read_prompts, spread
+from made_models import first_layers
+
+import foredraft
+from foredraft.core.sequence import Sequence
+from foredraft.options import settle
+from foredraft.prompts import prompt_ids
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to answer that must not change the text."""
+
+    name: str
+    drafter: str
+    length: int
+    batch: int = 1
+
+
+def main() -> None:
+    options = parser("greedy text with every drafter against plain decoding, token for token")
+    options.add_argument("--count", type=int, default=100, help="prompts, spread over the tasks")
+    options.add_argument("--max-tokens", type=int, default=128)
+    options.add_argument("--draft-layers", type=int, default=4, help="layers of the draft model")
+    options.add_argument("--native-tier", help="force a tier, or off for torch")
+    arguments = options.parse_args()
+    prompts, digest = read_prompts(arguments.prompts)
+    if arguments.quick:
+        prompts, arguments.max_tokens = spread(prompts, 1), min(arguments.max_tokens, 32)
+    prompts = _chosen(prompts, arguments.count)
+    lm = foredraft.load(
+        arguments.model,
+        drafter="none",
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        cache=arguments.cache,
+        native_tier=arguments.native_tier,
+    )
+    words, target = lm.host.tokenizer, lm.host.target
+    texts = [prompt_ids(row["prompt"], words, settle({}), target.vocabulary, lm.host.context) for row in prompts]
+    with tempfile.TemporaryDirectory() as folder:
+        assert lm.host.folder is not None
+        draft = first_layers(lm.host.folder, Path(folder) / "draft", arguments.draft_layers)
+        compared, divergences = compare(lm, texts, arms(draft), arguments.max_tokens)
+    finish(
+        {
+            "identical": not divergences,
+            "compared": compared,
+            "divergences": divergences,
+            "tier": lm.host.tier,
+            "dtype": lm.host.dtype,
+            "max_tokens": arguments.max_tokens,
+        },
+        digest,
+    )
+
+
+def arms(draft: Path) -> list[Arm]:
+    """Return every drafter at two lengths, and one of them in a batch."""
+    drafters = {"lookup": "lookup", "model": f"model:{draft}", "lookup+model": f"lookup+model:{draft}"}
+    alone = [Arm(f"{name} {length}", drafter, length) for name, drafter in drafters.items() for length in (4, 10)]
+    return [*alone, Arm("lookup+model 4, batch of 6", drafters["lookup+model"], 4, 6)]
+
+
+def compare(
+    lm: foredraft.LanguageModel, texts: list[list[int]], ways: list[Arm], max_tokens: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Answer every prompt plainly and in every other way; return how many were compared, and where they differ."""
+    plain = [lm.generate(text, max_tokens=max_tokens).token_ids for text in texts]
+    print(f"\n{lm.host.tier} {lm.host.dtype}: {sum(map(len, plain))} tokens of {len(texts)} plain answers\n")
+    print(f"{'arm':28}{'answers':>9}{'identical':>11}{'tokens/pass':>13}")
+    divergences: list[dict[str, Any]] = []
+    for way in ways:
+        answers: list[Any] = []
+        for at in range(0, len(texts), way.batch):
+            group = texts[at : at + way.batch]
+            made = lm.generate(
+                group if way.batch > 1 else group[0],
+                max_tokens=max_tokens,
+                drafter=way.drafter,
+                draft_tokens=way.length,
+            )
+            answers += made if way.batch > 1 else [made]
+        wrong = [
+            _divergence(lm, way, number, text, want, answer.token_ids)
+            for number, (text, want, answer) in enumerate(zip(texts, plain, answers, strict=True))
+            if want != answer.token_ids
+        ]
+        divergences += wrong
+        tokens = sum(answer.completion_tokens - 1 for answer in answers)
+        passes = sum(answer.speculative.rounds for answer in answers)
+        print(f"{way.name:28}{len(texts):>9}{len(texts) - len(wrong):>11}{tokens / max(passes, 1):>13.2f}", flush=True)
+    for wrong_one in divergences:
+        print("  {arm}: prompt {prompt} differs at token {position}, margin {margin:.4g}".format(**wrong_one))
+    print()
+    return len(texts) * len(ways), divergences
+
+
+def _divergence(
+    lm: foredraft.LanguageModel, way: Arm, number: int, text: list[int], want: list[int], got: list[int]
+) -> dict[str, Any]:
+    """Return where two answers part, and how sure the plain pass was there."""
+    shorter = min(len(want), len(got))
+    position = next((i for i in range(shorter) if want[i] != got[i]), shorter)
+    so_far = [*text, *want[:position]]
+    sequence = Sequence(so_far, limit=len(so_far) + 1)
+    lm.host.target.begin(sequence)
+    logits = np.asarray(lm.host.target.extend([(sequence, so_far)]))[0]
+    lm.host.target.end(sequence)
+    second, first = np.sort(logits)[-2:]
+    return {"arm": way.name, "prompt": number, "position": position, "margin": float(first - second)}
+
+
+def _chosen(prompts: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return ``count`` prompts, as evenly over the tasks as they allow."""
+    per_task = next((n for n in range(1, len(prompts) + 1) if len(spread(prompts, n)) >= count), len(prompts))
+    return spread(prompts, per_task)[:count]
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("cpu", "cuda", "mps"))
     made.add_argument("--dtype", default="auto")
     made.add_argument("--threads", type=int)
+    made.add_argument("--native-tier", help="force a tier of the native pass, or off for torch")
     made.add_argument("--cache", type=Path, help="folder where models are kept")
     made.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns (default: a small bundled sample)")
     made.add_argument("--quick", action="store_true", help="the same keys from a sample, in under a minute")
@@ -42,6 +43,7 @@ def load(arguments: argparse.Namespace, *, drafter: str, draft_tokens: int | str
         dtype=arguments.dtype,
         threads=arguments.threads,
         cache=arguments.cache,
+        native_tier=arguments.native_tier,
         drafter=drafter,
         draft_tokens=draft_tokens,
     )

@@ -1,117 +1,133 @@
-"""Whether greedy text with every drafter is the plain text, token for token, on a real model.
+"""Is greedy text with speculation the plain text, token for token? Every drafter, two lengths, alone and in a batch.
 
-    identical     answers that equal the plain one
-    compared      answers in all: prompts x drafters x lengths
-    divergences   for each other one: where it parts, and how far the two best logits lie apart there
+    identical      whether every answer was the plain one
+    compared       answers compared with the plain one
+    divergences    where not: the prompt, the arm, the position, and the plain logits' margin between its first two
+                   tokens there; a large one is a fault in the logic, not in the arithmetic
 
-A divergence at a margin of about nothing is rounding (a pass over several rows summed otherwise than a pass over one);
-a large margin would be a fault of logic. The draft model is made of the target's own first layers, so that it agrees
-sometimes and errs often.
+``model`` is a draft made of the target's first layers: it guesses badly, in ways that chains and corrections meet.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
 from common import finish, load, parser, read_prompts, spread
-from safetensors import safe_open
-from safetensors.torch import save_file
+from made_models import first_layers
 
 import foredraft
-from foredraft.core.draft import Draft
 from foredraft.core.sequence import Sequence
+from foredraft.options import settle
+from foredraft.prompts import prompt_ids
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to answer that must not change the text."""
+
+    name: str
+    drafter: str
+    length: int
+    batch: int = 1
 
 
 def main() -> None:
-    options = parser("greedy text with every drafter against plain text")
-    options.add_argument("--count", type=int, default=20, help="how many prompts, spread over the tasks")
-    options.add_argument("--max-tokens", type=int, default=96)
-    options.add_argument("--lengths", default="auto,1,4,10", help="draft lengths, joined by commas")
-    options.add_argument("--draft-layers", type=int, default=8)
+    options = parser("greedy text with every drafter against plain decoding, token for token")
+    options.add_argument("--count", type=int, default=100, help="prompts, spread over the tasks")
+    options.add_argument("--max-tokens", type=int, default=128)
+    options.add_argument("--draft-layers", type=int, default=4, help="layers of the draft model")
     arguments = options.parse_args()
     prompts, digest = read_prompts(arguments.prompts)
-    prompts = spread(prompts, -(-arguments.count // 6))[: 3 if arguments.quick else arguments.count]
-    lengths: list[int | str] = [x if x == "auto" else int(x) for x in arguments.lengths.split(",")]
     if arguments.quick:
-        lengths, arguments.max_tokens = lengths[:2], min(arguments.max_tokens, 48)
+        prompts, arguments.max_tokens = spread(prompts, 1), min(arguments.max_tokens, 32)
+    prompts = _chosen(prompts, arguments.count)
     lm = load(arguments, drafter="none")
+    words, target = lm.host.tokenizer, lm.host.target
+    texts = [prompt_ids(row["prompt"], words, settle({}), target.vocabulary, lm.host.context) for row in prompts]
     with tempfile.TemporaryDirectory() as folder:
-        draft = first_layers(lm.host.folder, Path(folder), arguments.draft_layers)
-        drafters = ["lookup", f"model:{draft}", f"lookup+model:{draft}"]
-        compared, divergences, rates = compare(lm, prompts, drafters, lengths, arguments.max_tokens)
-    identical = compared - len(divergences)
-    for name, (tokens, passes) in rates.items():
-        print(f"{name:14}{tokens / passes:6.2f} tokens a pass")
-    for d in divergences:
-        print(f"{d['drafter']}, length {d['length']}: parts at token {d['position']}, top-2 margin {d['margin']:.4f}")
-    print(f"\n{identical} of {compared} texts identical, {len(prompts)} prompts of {arguments.max_tokens} tokens\n")
-    finish({"identical": identical, "compared": compared, "divergences": divergences}, digest)
+        assert lm.host.folder is not None
+        draft = first_layers(lm.host.folder, Path(folder) / "draft", arguments.draft_layers)
+        compared, divergences = compare(lm, texts, arms(draft), arguments.max_tokens)
+    finish(
+        {
+            "identical": not divergences,
+            "compared": compared,
+            "divergences": divergences,
+            "tier": lm.host.tier,
+            "dtype": lm.host.dtype,
+            "max_tokens": arguments.max_tokens,
+        },
+        digest,
+    )
+
+
+def arms(draft: Path) -> list[Arm]:
+    """Return every drafter at two lengths, and one of them in a batch."""
+    drafters = {"lookup": "lookup", "model": f"model:{draft}", "lookup+model": f"lookup+model:{draft}"}
+    alone = [Arm(f"{name} {length}", drafter, length) for name, drafter in drafters.items() for length in (4, 10)]
+    return [*alone, Arm("lookup+model 4, batch of 6", drafters["lookup+model"], 4, 6)]
 
 
 def compare(
-    lm: foredraft.LanguageModel,
-    prompts: list[dict[str, Any]],
-    drafters: list[str],
-    lengths: list[int | str],
-    max_tokens: int,
-) -> tuple[int, list[dict[str, Any]], dict[str, tuple[int, int]]]:
-    """Answer every prompt in every way; return the number of comparisons, the divergences and tokens and passes."""
-    compared = 0
+    lm: foredraft.LanguageModel, texts: list[list[int]], ways: list[Arm], max_tokens: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Answer every prompt plainly and in every other way; return how many were compared, and where they differ."""
+    plain = [lm.generate(text, max_tokens=max_tokens).token_ids for text in texts]
+    print(f"\n{lm.host.tier} {lm.host.dtype}: {sum(map(len, plain))} tokens of {len(texts)} plain answers\n")
+    print(f"{'arm':28}{'answers':>9}{'identical':>11}{'tokens/pass':>13}")
     divergences: list[dict[str, Any]] = []
-    rates: dict[str, tuple[int, int]] = {}
-    for row in prompts:
-        plain = lm.generate(row["prompt"], max_tokens=max_tokens)
-        for drafter in drafters:
-            for length in lengths:
-                other = lm.generate(row["prompt"], max_tokens=max_tokens, drafter=drafter, draft_tokens=length)
-                compared += 1
-                name = drafter.split(":")[0]
-                tokens, passes = rates.get(name, (0, 0))
-                rates[name] = (tokens + other.completion_tokens - 1, passes + other.speculative.rounds)
-                if other.token_ids != plain.token_ids:
-                    pairs = zip(plain.token_ids, other.token_ids, strict=False)
-                    position = next(i for i, (a, b) in enumerate(pairs) if a != b)
-                    margin = top_margin(lm, row["prompt"], plain.token_ids[:position])
-                    divergences.append({"drafter": name, "length": length, "position": position, "margin": margin})
-    return compared, divergences, rates
+    for way in ways:
+        answers: list[Any] = []
+        for at in range(0, len(texts), way.batch):
+            group = texts[at : at + way.batch]
+            made = lm.generate(
+                group if way.batch > 1 else group[0],
+                max_tokens=max_tokens,
+                drafter=way.drafter,
+                draft_tokens=way.length,
+            )
+            answers += made if way.batch > 1 else [made]
+        wrong = [
+            _divergence(lm, way, number, text, want, answer.token_ids)
+            for number, (text, want, answer) in enumerate(zip(texts, plain, answers, strict=True))
+            if want != answer.token_ids
+        ]
+        divergences += wrong
+        tokens = sum(answer.completion_tokens - 1 for answer in answers)
+        passes = sum(answer.speculative.rounds for answer in answers)
+        print(f"{way.name:28}{len(texts):>9}{len(texts) - len(wrong):>11}{tokens / max(passes, 1):>13.2f}", flush=True)
+    for wrong_one in divergences:
+        print("  {arm}: prompt {prompt} differs at token {position}, margin {margin:.4g}".format(**wrong_one))
+    print()
+    return len(texts) * len(ways), divergences
 
 
-def top_margin(lm: foredraft.LanguageModel, prompt: str, answer: list[int]) -> float:
-    """Return how far the two best logits of plain decoding lie apart after ``answer``."""
-    assert lm.host.tokenizer is not None
-    tokens = lm.host.tokenizer.chat([{"role": "user", "content": prompt}]) + answer
-    text = Sequence(tokens, limit=len(tokens) + 1)
-    lm.host.target.begin(text)
-    logits = np.sort(np.asarray(lm.host.target.score([text], [Draft()]).logits[0]))
-    lm.host.target.end(text)
-    return float(logits[-1] - logits[-2])
+def _divergence(
+    lm: foredraft.LanguageModel, way: Arm, number: int, text: list[int], want: list[int], got: list[int]
+) -> dict[str, Any]:
+    """Return where two answers part, and how sure the plain pass was there."""
+    shorter = min(len(want), len(got))
+    position = next((i for i in range(shorter) if want[i] != got[i]), shorter)
+    so_far = [*text, *want[:position]]
+    sequence = Sequence(so_far, limit=len(so_far) + 1)
+    lm.host.target.begin(sequence)
+    logits = np.asarray(lm.host.target.extend([(sequence, so_far)]))[0]
+    lm.host.target.end(sequence)
+    second, first = np.sort(logits)[-2:]
+    return {"arm": way.name, "prompt": number, "position": position, "margin": float(first - second)}
 
 
-def first_layers(source: Path | None, folder: Path, layers: int) -> Path:
-    """Write a draft model into ``folder``: the first layers of ``source`` under its own output head."""
-    assert source is not None
-    config = json.loads((source / "config.json").read_text())
-    kept = {}
-    for path in sorted(source.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                number = name.split(".layers.")[1].split(".")[0] if ".layers." in name else "0"
-                if int(number) < layers:
-                    kept[name] = file.get_tensor(name)
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    config["num_hidden_layers"] = layers
-    if config.get("layer_types"):
-        config["layer_types"] = config["layer_types"][:layers]
-    (folder / "config.json").write_text(json.dumps(config))
-    for path in source.glob("*token*.json"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+def _chosen(prompts: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return ``count`` prompts, as evenly over the tasks as they allow."""
+    per_task = next((n for n in range(1, len(prompts) + 1) if len(spread(prompts, n)) >= count), len(prompts))
+    return spread(prompts, per_task)[:count]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack, overload
@@ -50,6 +50,7 @@ def load(
     context: int | None = None,
     offline: bool = False,
     cache: str | Path | None = None,
+    native_tier: str | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Return a model ready to generate.
@@ -59,14 +60,15 @@ def load(
     ``model:PATH``, ``package.module:Class``, several joined by ``+``) or an object with the ``Drafter`` protocol.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
-    the network. ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
+    the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).
+    ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
     began = perf_counter()
     if isinstance(drafter, str):
         check_names(drafter)
-    machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache))
+    machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
     loaded = LanguageModel(host, machine, drafter, draft_length(draft_tokens), draft_temperature, progress)
     loaded.load_s = perf_counter() - began
@@ -240,13 +242,7 @@ class LanguageModel:
     def _load_draft(self, name: str) -> Host:
         """Load a draft model once, under the target's own machine options; its context is its own."""
         if name not in self._draft_hosts:
-            machine = Machine(
-                device=self._machine.device,
-                dtype=self._machine.dtype,
-                threads=self._machine.threads,
-                offline=self._machine.offline,
-                cache=self._machine.cache,
-            )
+            machine = replace(self._machine, context=None)
             self._draft_hosts[name] = load_host(name, machine, progress=self._progress)
         return self._draft_hosts[name]
 

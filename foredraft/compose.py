@@ -16,15 +16,13 @@ from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
-from foredraft.errors import DrafterError, ModelError, OptionError, UnsupportedModel, VocabularyMismatch
+from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
-from foredraft.models.model import Model
-from foredraft.models.spec import read_spec
+from foredraft.models.runner import CHOICES, INSTALL, Runner, Wish, open_runner, torch_engine, torch_installed
 from foredraft.models.store import Progress
 from foredraft.models.target import CachedTarget
 from foredraft.models.tokenizer import Tokenizer
-from foredraft.models.weights import open_weights
 
 DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
 AUTO: Final = "lookup"
@@ -46,10 +44,13 @@ class Machine:
     context: int | None = None
     offline: bool = False
     cache: Path | None = None
+    native_tier: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.native_tier not in (None, *CHOICES):
+            raise OptionError(f"native_tier must be one of {', '.join(CHOICES)}, not {self.native_tier!r}")
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise OptionError(f"threads must be between 1 and {MAX_THREADS}, not {self.threads}")
         if self.context is not None and self.context < 1:
@@ -88,68 +89,55 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
     name = str(model)
     dtype = "f32" if machine.dtype in ("f32", "f64") else machine.dtype
     folder = resolve(name, machine.cache_folder, offline=machine.offline, dtype=dtype, progress=progress)
-    from foredraft.models import torch_runtime
-
-    device = torch_runtime.pick_device(machine.device)
-    torch_runtime.set_threads(machine.threads)
     config = _read_config(folder)
     dtype = {"auto": "bf16", "file": _file_dtype(config)}.get(machine.dtype, machine.dtype)
-    runner, tier, notice = _runner(folder, config, device, dtype)
-    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
     identity = folder_identity(folder)
-    return _host(name, runner, words, machine, tier, device, dtype, identity, notice, folder)
-
-
-def _runner(folder: Path, config: dict[str, Any], device: str, dtype: str) -> tuple[Model, str, str | None]:
-    """Return the forward pass for a folder: ours where the table has the family, transformers' otherwise."""
-    try:
-        spec = read_spec(config)
-    except UnsupportedModel as fault:
-        if not fault.elsewhere:
-            raise
-        from foredraft.models.generic import GenericModel
-
-        notice = f"{fault}; it runs through transformers' own module, which is slower"
-        return GenericModel.from_folder(folder, device, dtype), "transformers", notice
-    from foredraft.models.torch_decoder import TorchDecoder
-
-    return TorchDecoder(spec, open_weights(folder), device, dtype), "torch", None
+    wish = Wish(dtype, machine.cache_folder, machine.device, machine.threads, machine.native_tier, progress)
+    runner = open_runner(folder, config, identity, wish)
+    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
+    return _host(name, runner, words, machine, dtype, identity, folder)
 
 
 def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
+    if machine.device is not None or machine.dtype != "auto" or machine.native_tier not in (None, "auto"):
+        raise OptionError("a model object keeps the device and dtype it has: leave device, dtype and native_tier out")
+    if not torch_installed():
+        raise OptionError(f"a model is named by a string or a path, not by {type(module).__name__}, or needs {INSTALL}")
     from foredraft.models.generic import GenericModel
 
-    if machine.device is not None or machine.dtype != "auto":
-        raise OptionError("a model object keeps the device and dtype it has: leave device and dtype out")
-    runner = GenericModel(module)
+    model = GenericModel(module)
     words = tokenizer_of(tokenizer) if tokenizer is not None else None
     name = str(getattr(module.config, "_name_or_path", "")) or type(module).__name__
-    device, dtype = runner.device, runner.dtype
-    return _host(name, runner, words, machine, "transformers", device, dtype, runner.identity(), None, None)
+    runner = Runner(model, "transformers", model.device, torch_engine("transformers", model.device))
+    return _host(name, runner, words, machine, model.dtype, model.identity(), None)
 
 
 def _host(
     name: str,
-    runner: Model,
+    runner: Runner,
     words: Tokenizer | None,
     machine: Machine,
-    tier: str,
-    device: str,
     dtype: str,
     identity: str,
-    notice: str | None,
     folder: Path | None,
 ) -> Host:
-    from foredraft.models import torch_runtime
-
-    context = machine.context or runner.context
-    if context > runner.context:
-        raise OptionError(f"context {context} is more than the {runner.context} tokens that {name} was made for")
-    engine = f"{tier} {torch_runtime.version()} {torch_runtime.describe(device)}"
-    off = runner.why_not_rewindable or None
-    target = CachedTarget(runner)
-    mark = fingerprint(__version__, identity, engine, dtype)
-    return Host(name, target, words, tier, device, dtype, mark, context, off, notice, folder)
+    model = runner.model
+    context = machine.context or model.context
+    if context > model.context:
+        raise OptionError(f"context {context} is more than the {model.context} tokens that {name} was made for")
+    return Host(
+        name=name,
+        target=CachedTarget(model),
+        tokenizer=words,
+        tier=runner.tier,
+        device=runner.device,
+        dtype=dtype,
+        fingerprint=fingerprint(__version__, identity, runner.engine, dtype),
+        context=context,
+        off=model.why_not_rewindable or None,
+        notice=runner.notice,
+        folder=folder,
+    )
 
 
 def tokenizer_of(given: Any) -> Tokenizer:

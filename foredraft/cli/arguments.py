@@ -93,7 +93,7 @@ def add_machine(parser: Parser) -> None:
     group.add_argument("--dtype", metavar="T", default="auto", help="auto (bf16), bf16, f32, f64 or file")
     group.add_argument("--threads", metavar="N", type=whole, help="threads of the CPU")
     group.add_argument("--context", metavar="N", type=whole, help="a smaller context than the model's own")
-    group.add_argument("--native-tier", metavar="T", help=SUPPRESS)
+    group.add_argument("--native-tier", metavar="T", help="of the CPU: auto, amx, avx512, avx2, portable, off (torch)")
     group.add_argument("--offline", action="store_true", help="never use the network")
 
 
@@ -112,8 +112,6 @@ def generation_options(args: argparse.Namespace) -> Options:
     for name in _LATER:
         if getattr(args, name) is not None:
             raise OptionError(f"--{name.replace('_', '-')} is not in this version yet: leave it out")
-    if args.native_tier not in (None, "off", "auto"):
-        raise OptionError(f"--native-tier {args.native_tier} is not in this version yet: there is only off")
     named: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(args, name, None)) is not None}
     if not named.get("raw"):
         named.pop("raw", None)

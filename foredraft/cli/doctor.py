@@ -18,7 +18,8 @@ from foredraft.cli.parser import Parser
 from foredraft.cli.progress import size_of
 from foredraft.models.registry import DEFAULT_MODEL
 
-_NEEDED: Final = ("torch", "numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
+_NEEDED: Final = ("numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
+_INSTRUCTIONS: Final = {"amx": "amx_bf16", "avx512": "avx512_bf16", "avx2": "avx2"}
 _LITTLE_DISK: Final = 1 << 30
 _LITTLE_MEMORY: Final = 1 << 30
 _PATIENCE_S: Final = 5.0
@@ -66,7 +67,7 @@ def _facts(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         },
         "memory": {"total": memory.total, "available": memory.available, "limit": memory.limit},
         "packages": packages,
-        **_device(args.device, packages),
+        **_runner(args.device, packages),
         "cache": {
             "folder": str(cache),
             "free": machine.free_bytes(cache),
@@ -80,16 +81,22 @@ def _facts(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return facts
 
 
-def _device(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any]:
+def _runner(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any]:
     """Return the device, dtype and tier a model would get. Torch is only asked where its answer can matter."""
-    facts: dict[str, Any] = {"device": asked or "cpu", "device_name": None, "dtype": "bf16", "tier": "torch"}
-    if packages["torch"] is None:
-        return {**facts, "device": None, "tier": None}
-    if asked is not None or machine.accelerator_possible():
+    from foredraft.models import runner
+
+    device, notice = runner.pick_device(asked)
+    native = runner.native_facts()
+    facts: dict[str, Any] = {"device": device, "device_name": None, "dtype": "bf16", "tier": None, "native": native}
+    facts["notices"] = [said for said in (notice, native["notice"]) if said is not None]
+    if device == "cpu" and native["tiers"]:
+        facts["tier"] = f"native-{native['tiers'][0]}"
+    elif packages["torch"] is not None:
+        facts["tier"] = "torch"
+    if device != "cpu":
         from foredraft.models import torch_runtime
 
-        facts["device"] = torch_runtime.pick_device(asked)
-        facts["device_name"] = torch_runtime.describe(facts["device"])
+        facts["device_name"] = torch_runtime.describe(device)
     return facts
 
 
@@ -127,11 +134,13 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
     warnings = [
         f"{name} is not installed: pip install {name.replace('_', '-')}" for name in _NEEDED if packages[name] is None
     ]
-    if packages["transformers"] is None:
-        warnings.append(
-            "transformers is not installed: models without a decoder of ours need pip install foredraft[torch]"
-        )
-    if cpu["quota"] is not None and cpu["quota"] + 0.5 < cpu["usable"]:
+    warnings += facts["notices"]
+    warnings += [
+        f"the processor has {flag}, but this build has no tier {tier}: install foredraft again with a newer compiler"
+        for tier, flag in _INSTRUCTIONS.items()
+        if cpu["flags"][flag] and facts["native"]["notice"] is None and tier not in facts["native"]["tiers"]
+    ]
+    if facts["tier"] == "torch" and cpu["quota"] is not None and cpu["quota"] + 0.5 < cpu["usable"]:
         threads = max(1, int(cpu["quota"]))
         warnings.append(f"the container may use {cpu['quota']:.1f} of {cpu['usable']} cores: give --threads {threads}")
     if not cache["writable"]:
@@ -173,6 +182,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory", ", ".join(amounts) or "unknown"),
         ("packages", ", ".join(there[:4])),
         ("", ", ".join(there[4:])),
+        ("native", _native(facts["native"])),
         ("used", _used(facts)),
         ("cache", f"{_home(cache['folder'])}, {free}, {count} model{'' if count == 1 else 's'}"),
         ("model", _model(facts["default_model"])),
@@ -182,11 +192,20 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _native(native: dict[str, Any]) -> str:
+    if not native["tiers"]:
+        return "no native pass"
+    lacking = [tier for tier in native["all"] if tier not in native["tiers"]]
+    rest = f"; neither this machine nor its build has {' and '.join(lacking)}" if lacking else ""
+    return f"{', '.join(native['tiers'])} can run{rest}"
+
+
 def _used(facts: dict[str, Any]) -> str:
-    if facts["device"] is None:
-        return "nothing can run: torch is missing"
-    where = facts["device_name"] or f"{facts['device']}, as no accelerator is here"
-    return f"tier {facts['tier']}, {facts['dtype']}, on {where}"
+    if facts["tier"] is None:
+        return "nothing can run: there is neither the native pass nor torch"
+    where = facts["device_name"] or facts["device"]
+    others = "" if facts["packages"]["transformers"] else "; models beyond the decoder table need foredraft[torch]"
+    return f"tier {facts['tier']}, {facts['dtype']}, on {where}{others}"
 
 
 def _model(model: dict[str, Any]) -> str:

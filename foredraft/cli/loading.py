@@ -47,6 +47,7 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
         context=args.context,
         offline=args.offline,
         cache=cache_folder(console.environment),
+        native_tier=args.native_tier,
         progress=console.progress,
     )
     console.progress.close()

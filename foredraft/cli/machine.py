@@ -99,11 +99,6 @@ def writable(folder: Path) -> bool:
     return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def accelerator_possible() -> bool:
-    """Say whether it is worth asking torch for one: asking costs seconds."""
-    return platform.system() == "Darwin" or shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
-
-
 def _quota(root: Path) -> float | None:
     words = " ".join(_lines(root / "sys/fs/cgroup/cpu.max")).split()
     if len(words) == 2 and words[0] != "max":

@@ -14,6 +14,7 @@ from foredraft.cli.loading import cache_folder
 from foredraft.cli.parser import Parser, nearest, one_of
 from foredraft.cli.progress import size_of
 from foredraft.errors import ModelNotFound, OptionError, StorageError
+from foredraft.models.identity import folder_identity
 from foredraft.models.registry import DEFAULT_MODEL
 
 _ACTIONS = ("list", "fetch", "remove")
@@ -113,8 +114,10 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
         folder = Path(entry["folder"])
         if not folder.is_relative_to(cache):
             raise OptionError(f"{entry['name']} lies in the hub's own cache, which others use too: use `hf cache rm`")
+        packed = list((cache / "packed").glob(f"{folder_identity(folder)}-*"))
         try:
-            shutil.rmtree(folder)
+            for part in (folder, *packed):
+                shutil.rmtree(part)
         except OSError as fault:
             raise StorageError(f"{folder} cannot be removed: {fault.strerror}") from fault
     freed = sum(entry["bytes"] for entry in chosen)

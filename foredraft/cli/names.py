@@ -13,6 +13,7 @@ _DOUBLE: Final = frozenset(
     {
         "max_tokens", "top_k", "top_p", "min_p", "stop_token_ids", "draft_tokens", "draft_temperature", "min_tokens",
         "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "json_schema",
+        "native_tier",
     }
 )  # fmt: skip
 

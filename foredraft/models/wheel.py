@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,11 +134,10 @@ def _require(right: bool, what: str) -> None:
 
 def _bytes_under(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # gone since it was listed
-            continue
+    for where, _, names in os.walk(folder):  # unlike rglob it minds no folder that is gone since it was listed
+        for name in names:
+            with suppress(OSError):
+                total += (Path(where) / name).stat().st_size
     return total
 
 

@@ -57,7 +57,7 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--stop-token-ids 1,x", "--stop-token-ids must be a whole number, not 'x'"),
         ("--rule coupled", "--rule must be auto or ratio in this version, not 'coupled'"),
         ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),
-        ("--native-tier avx2", "--native-tier avx2 is not in this version yet"),
+        ("--native-tier sse", "--native-tier must be one of auto, amx, avx512, avx2, portable, off"),
         ("--dtype int4", "--dtype must be one of"),
         ("--threads 0", "--threads must be between 1 and 1024, not 0"),
         ("--context 0", "--context must be at least 1, not 0"),
@@ -77,7 +77,9 @@ def test_prompts_that_are_none(refused: Any, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    assert any(hint in refused("generate", word) for hint in ("is empty", "cannot be read", "not UTF-8", "the name of a file"))
+    assert any(
+        hint in refused("generate", word) for hint in ("is empty", "cannot be read", "not UTF-8", "the name of a file")
+    )
 
 
 def test_a_missing_prompt(refused: Any) -> None:

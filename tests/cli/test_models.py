@@ -12,8 +12,11 @@ import pytest
 
 from foredraft.cli import machine
 from foredraft.cli.loading import cache_folder
+from foredraft.models import runner
 from foredraft.models.registry import ALIASES, PAIRS
 from tests.cli.conftest import Ask
+
+NOTHING = {"tiers": [], "all": list(runner.TIERS), "notice": "the native pass was not built"}
 
 
 @pytest.fixture(autouse=True)
@@ -91,21 +94,34 @@ def test_refusals(refused: Any, kept: Path, words: str, hint: str) -> None:
 
 
 def test_doctor_says_what_is_used(ask: Ask, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "accelerator_possible", lambda: False)
+    monkeypatch.setattr(runner, "gpu_possible", lambda: False)
     facts = ask("doctor", "--json").document
-    assert (facts["device"], facts["dtype"], facts["tier"]) == ("cpu", "bf16", "torch")
+    tiers = runner.native_facts()["tiers"]
+    assert (facts["device"], facts["dtype"], facts["tier"]) == ("cpu", "bf16", f"native-{tiers[0]}")
+    assert facts["native"]["tiers"] == tiers
     assert facts["packages"]["torch"]
     assert facts["cache"]["models"] == ["smollm2-135m"]
     assert facts["default_model"]["here"]
     assert facts["network"] is None
     said = ask("doctor").out
-    assert "tier torch, bf16, on cpu, as no accelerator is here" in said
+    assert f"tier native-{tiers[0]}, bf16, on cpu" in said
+    assert f"{', '.join(tiers)} can run" in said
     assert "smollm2-135m is here" in said
 
 
-def test_doctor_asks_torch_for_a_device_that_is_named(ask: Ask, refused: Any) -> None:
-    assert "threads" in ask("doctor", "--device", "cpu", "--json").document["device_name"]
+def test_doctor_knows_devices(ask: Ask, refused: Any) -> None:
+    assert ask("doctor", "--device", "cpu", "--json").document["device"] == "cpu"
     assert "device must be one of" in refused("doctor", "--device", "abacus")
+
+
+def test_doctor_without_the_native_pass(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "native_facts", lambda: NOTHING)
+    facts = ask("doctor", "--json").document
+    assert facts["tier"] == "torch"
+    assert "the native pass was not built" in facts["warnings"]
+    found = machine.packages()
+    monkeypatch.setattr(machine, "packages", lambda: {**found, "torch": None})
+    assert "there is neither the native pass nor torch" in ask("doctor").out
 
 
 def test_doctor_warns(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,21 +130,21 @@ def test_doctor_warns(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
     found = machine.packages()
-    monkeypatch.setattr(machine, "packages", lambda: {**found, "torch": None, "transformers": None})
+    monkeypatch.setattr(machine, "packages", lambda: {**found, "tokenizers": None, "transformers": None})
     monkeypatch.setattr(machine, "free_bytes", lambda folder: 1000)
     monkeypatch.setattr(machine, "writable", lambda folder: False)
     monkeypatch.setattr(machine, "memory", lambda: machine.Memory(1 << 33, 1 << 32, 1 << 20))
     monkeypatch.setattr(machine, "processor", lambda: machine.Processor("x", (), 8, 8, 1.5))
+    monkeypatch.setattr(runner, "native_facts", lambda: NOTHING)
     said = ask("doctor", "--network").out
     for words in (
-        "torch is not installed",
-        "transformers is not installed",
+        "tokenizers is not installed",
+        "models beyond the decoder table need foredraft[torch]",
         "1.5 of 8 cores: give --threads 1",
         "cannot be written to",
         "only 1 kB are free",
         "only 1.0 MB of memory",
         "does not answer (no route to host)",
-        "nothing can run: torch is missing",
     ):
         assert words in said
     assert len(ask("doctor", "--json", "--network").document["warnings"]) == 7

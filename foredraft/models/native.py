@@ -1,0 +1,214 @@
+"""The native pass as a Model: rows in, logits and hidden states out, all arithmetic in the library, none in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.core.draft import Scored
+from foredraft.errors import ModelError, OptionError
+from foredraft.models.model import Rows
+from foredraft.models.native_library import NativeRequest, check, choose_tier, cores, library, native_spec
+from foredraft.models.native_weights import packed_weights
+from foredraft.models.spec import DecoderSpec
+from foredraft.models.store import Progress
+from foredraft.models.weights import Weights, open_weights
+
+DTYPES: Final = ("bf16", "f32")
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+def why_not() -> str | None:
+    """Return why there is no native pass in this install, or None."""
+    try:
+        library()
+    except ModelError as fault:
+        return str(fault)
+    return None
+
+
+class NativeModel:
+    """The Model protocol over the native library, on the CPU.
+
+    ``weights`` is an open checkpoint or its folder. Weights are packed for the model, or found packed under
+    ``cache/packed`` by ``identity``; without both they are packed into memory. ``tier`` None is the best that runs,
+    ``threads`` None as many as there are cores for this process.
+
+    Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
+    spec's, ModelError where the library or memory is missing.
+    """
+
+    rewindable = True
+    why_not_rewindable = ""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: Weights | Path,
+        dtype: str = "bf16",
+        *,
+        identity: str = "",
+        cache: Path | None = None,
+        tier: str | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+        self.spec = spec
+        self.dtype = dtype
+        self.vocabulary = spec.vocabulary
+        self.context = spec.context
+        self.threads = cores() if threads is None else threads
+        if not 1 <= self.threads <= 1024:
+            raise OptionError(f"threads must be from 1 to 1024, not {threads}")
+        self.tier, refused = choose_tier(tier)
+        native = native_spec(spec, dtype, _embedding_scale(spec, dtype))
+        weights = weights if isinstance(weights, Weights) else open_weights(weights)
+        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress)
+        self.notice = "; ".join(part for part in (refused, unkept) if part) or None
+        model, tier_name = ctypes.c_void_p(), self.tier.encode()
+        at, size = self._packed.ctypes.data, self._packed.nbytes
+        check(library().fd_open(ctypes.byref(native), at, size, tier_name, self.threads, ctypes.byref(model)))
+        self._model = model
+        weakref.finalize(self, _close, library(), model, self._packed)
+        self._subsets: list[int] = []
+        self._every = np.arange(2 * spec.layers, dtype=np.int32)
+
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+        """Run the rows of several slots in one pass, any number of them; see Model."""
+        return self.run(rows, taps)
+
+    def run(
+        self,
+        rows: Sequence[Rows],
+        taps: tuple[int, ...] = (),
+        *,
+        sub_layers: Sequence[int] | None = None,
+        hidden: Floats | None = None,
+        subset: int = 0,
+        logits: bool = True,
+    ) -> Scored:
+        """Run rows through some of the model.
+
+        ``sub_layers``: which to run, increasing, 2 * layer being its attention and 2 * layer + 1 its gated layer; None
+        runs all. ``hidden`` [rows, H] enters instead of the tokens' embeddings. ``subset`` (see ``subset``) narrows the
+        logits; without ``logits`` they are [0, V]. Raises ModelError for a request that makes no sense.
+        """
+        counts = _ints([len(row.tokens) for row in rows])
+        total = int(counts.sum())
+        arrays: dict[str, Any] = {
+            "slots": _ints([row.slot for row in rows]),
+            "starts": _ints([row.start for row in rows]),
+            "counts": counts,
+            "tokens": _ints([token for row in rows for token in row.tokens]),
+            "parents": _ints([parent for row in rows for parent in row.parents]),
+            "step": self._every if sub_layers is None else _ints(sub_layers),
+            "tap": _ints(taps),
+        }
+        wanted, starts = _wanted(rows)
+        arrays["want"] = wanted
+        if len(arrays["parents"]) != total:
+            raise ModelError("a row lacks a parent or has several")
+        if hidden is not None:
+            arrays["hidden"] = np.ascontiguousarray(hidden, np.float32)
+            if arrays["hidden"].shape != (total, self.spec.hidden):
+                raise ModelError(f"hidden rows must be [{total}, {self.spec.hidden}], not {list(hidden.shape)}")
+        if subset and not 0 < subset <= len(self._subsets):
+            raise ModelError(f"there is no subset {subset} of the vocabulary")
+        width = self._subsets[subset - 1] if subset else self.vocabulary
+        scores = np.empty((len(wanted) if logits else 0, width), np.float32)
+        states = np.empty((len(taps), len(wanted), self.spec.hidden), np.float32)
+        request = NativeRequest(
+            sequences=len(rows),
+            steps=len(arrays["step"]),
+            taps=len(taps),
+            wanted=len(wanted),
+            subset=subset,
+            logits=scores.ctypes.data if logits else None,
+            tapped=states.ctypes.data,
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+        check(library().fd_forward(self._model, ctypes.byref(request)))
+        return Scored(scores, starts, dict(zip(taps, states, strict=True)))
+
+    def subset(self, ids: Sequence[int]) -> int:
+        """Prepare a part of the vocabulary; returns the number to ask ``run`` for its logits, bit for bit the same."""
+        number, array = ctypes.c_int32(), _ints(ids)
+        check(library().fd_subset(self._model, array.ctypes.data, len(array), ctypes.byref(number)))
+        self._subsets.append(len(array))
+        return number.value
+
+    def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
+        """Move the kept rows together; see Model."""
+        kept = _ints(rows)
+        check(library().fd_compact(self._model, _int(slot), _int(start), kept.ctypes.data, len(kept)))
+        return len(kept)
+
+    def release(self, slot: int) -> None:
+        """Free a slot's memory."""
+        check(library().fd_release(self._model, _int(slot)))
+
+    def floor(self) -> float:
+        """Read all packed weights once, by the same threads, and return the seconds: what no pass can beat."""
+        seconds = ctypes.c_double()
+        check(library().fd_floor(self._model, ctypes.byref(seconds)))
+        return seconds.value
+
+    def working_bytes(self) -> int:
+        """Return the scratch memory of a pass, beyond packed weights and slots."""
+        return self._memory()[0]
+
+    def slot_bytes(self) -> int:
+        """Return the memory of the slots' keys and values."""
+        return self._memory()[1]
+
+    def _memory(self) -> tuple[int, int]:
+        working, slots = ctypes.c_uint64(), ctypes.c_uint64()
+        check(library().fd_memory(self._model, ctypes.byref(working), ctypes.byref(slots)))
+        return working.value, slots.value
+
+
+def _close(lib: Any, model: ctypes.c_void_p, packed: Any) -> None:
+    """End a model's threads; ``packed`` is held until then, because the model reads it."""
+    lib.fd_close(model)
+    del packed
+
+
+def _embedding_scale(spec: DecoderSpec, dtype: str) -> float:
+    scale = np.float32(spec.embedding_scale)
+    if spec.embedding_rounded and dtype == "bf16":
+        bits = int(scale.view(np.uint32))
+        scale = np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    return float(scale)
+
+
+def _int(value: int) -> int:
+    return int(_ints([value])[0])
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    """Return values as the library reads them. Raises ModelError for one beyond 32 bits."""
+    try:
+        return np.array(values, np.int32)
+    except (OverflowError, ValueError, TypeError):
+        raise ModelError("a token, slot or row is not a 32-bit number") from None
+
+
+def _wanted(rows: Sequence[Rows]) -> tuple[Ints, tuple[int, ...]]:
+    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them."""
+    wanted: list[int] = []
+    starts: list[int] = []
+    end = 0
+    for row in rows:
+        end += len(row.tokens)
+        starts.append(len(wanted))
+        wanted.extend(range(end - row.wanted, end))
+    return _ints(wanted), tuple(starts)

@@ -1,0 +1,252 @@
+"""A checkpoint in the packed form: made once, kept as a file that later loads map into memory."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import ModelError, StorageError, WeightsError
+from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, library
+from foredraft.models.spec import DecoderSpec
+from foredraft.models.store import Progress, building, require_space
+from foredraft.models.weights import Weights
+
+Bytes = NDArray[np.uint8]
+MAGIC: Final = b"FDPACKED"
+HEADER: Final = 4096  # bytes before the weights: a page, so that these are aligned
+FILE: Final = "packed.bin"
+_SHARE: Final = 0.95  # of the free memory that weights may take
+
+
+def packed_weights(
+    spec: DecoderSpec,
+    weights: Weights,
+    native: NativeSpec,
+    dtype: str,
+    cache: Path | None,
+    identity: str,
+    progress: Progress | None,
+) -> tuple[Bytes, str | None]:
+    """Return a model's packed weights, and what is to be said where they could not be kept.
+
+    Packs into ``cache/packed`` unless a whole file of this model, dtype and version lies there. Raises WeightsError for
+    a tensor that is missing, unexpected or of the wrong shape, ModelError where memory does not suffice.
+    """
+    size = int(library().fd_packed_bytes(ctypes.byref(native)))
+    if not size:
+        check(-1)
+    _require_memory(size)
+    packer = Packer(spec, weights, native, progress)
+    if cache is None or not identity:
+        return packer.fill(aligned(size)), None
+    folder = cache / "packed" / f"{identity}-{dtype}-{VERSION}"
+    header = _header(spec, identity, dtype, size)
+    if (found := _open(folder / FILE, header, size)) is not None:
+        return found, None
+    try:
+        return _build(packer, folder, header, size), None
+    except StorageError as fault:
+        return packer.fill(aligned(size)), f"weights are packed at each start: {fault}"
+
+
+def aligned(size: int) -> Bytes:
+    """Return zeroed bytes that begin on a cache line."""
+    whole = np.zeros(size + 64, np.uint8)
+    return whole[-whole.ctypes.data % 64 :][:size]
+
+
+def _build(packer: Packer, folder: Path, header: bytes, size: int) -> Bytes:
+    shutil.rmtree(folder, ignore_errors=True)  # one that was torn or is foreign
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise StorageError(f"cannot write under {folder.parent}: {fault.strerror or fault}") from fault
+    require_space(folder.parent, HEADER + size)
+    with building(folder) as partial:
+        whole = np.memmap(partial / FILE, np.uint8, "w+", shape=(HEADER + size,))
+        packer.fill(whole[HEADER:])
+        whole.flush()
+        whole[:HEADER] = np.frombuffer(header, np.uint8)  # last: a file without it is torn
+        whole.flush()
+        del whole
+    found = _open(folder / FILE, header, size)
+    if found is None:
+        raise StorageError(f"{folder / FILE} is not what was written to it")
+    return found
+
+
+def _open(path: Path, header: bytes, size: int) -> Bytes | None:
+    try:
+        if path.stat().st_size != HEADER + size:
+            return None
+        whole = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError):
+        return None
+    return whole[HEADER:] if whole[:HEADER].tobytes() == header else None
+
+
+def _header(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
+    facts = {
+        "version": VERSION,
+        "identity": identity,
+        "dtype": dtype,
+        "bytes": size,
+        "order": sys.byteorder,
+        "spec": hashlib.sha256(repr(spec).encode()).hexdigest(),
+    }
+    text = json.dumps(facts, sort_keys=True).encode()
+    whole = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
+    return whole.ljust(HEADER, b"\0")
+
+
+def _require_memory(size: int) -> None:
+    """Raise ModelError where Linux says that the weights would not fit."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration, IndexError):
+        return
+    if size > _SHARE * free:
+        raise ModelError(
+            f"the model's weights take {size / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
+            "close something or use a smaller model"
+        )
+
+
+class Packer:
+    """Hands a checkpoint's tensors to the library, checked against the shapes the spec implies."""
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, native: NativeSpec, progress: Progress | None) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.native = native
+        self.progress = progress
+        self._used: set[str] = set()
+
+    def fill(self, packed: Bytes) -> Bytes:
+        """Pack every tensor into ``packed``, which is all zeros, and return it."""
+        self._used.clear()
+        for part, layer, first, name, array in self._tensors():
+            rows, cols = array.shape[0], array.shape[1] if array.ndim == 2 else 1
+            array = np.require(array, requirements=("C", "A"))
+            kind = TYPES["F32"] if array.ndim == 1 else TYPES[self.weights.dtype(name)]
+            place = ctypes.c_void_p(packed.ctypes.data)
+            check(
+                library().fd_pack(
+                    ctypes.byref(self.native),
+                    place,
+                    PARTS.index(part),
+                    layer,
+                    array.ctypes.data,
+                    kind,
+                    rows,
+                    cols,
+                    first,
+                )
+            )
+            if self.progress is not None:
+                self.progress(layer + 1, self.spec.layers, "packing weights")
+        return packed
+
+    def _tensors(self) -> Iterator[tuple[str, int, int, str, NDArray[Any]]]:
+        """Yield each tensor with its part, layer and first output. Refuses what is left over at the end."""
+        spec, names = self.spec, self.weights.names()
+        tail = "embed_tokens.weight"
+        prefix = next((name.removesuffix(tail) for name in names if name.endswith(tail)), "model.")
+        embedding = prefix + tail
+        head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
+        if head is None:
+            raise WeightsError(
+                f"{self.weights.folder} has no lm_head.weight, and config.json does not tie it to the embedding"
+            )
+        if not spec.tied:
+            yield "embedding", 0, 0, embedding, self._matrix(embedding, spec.vocabulary, spec.hidden)
+        yield "head", 0, 0, head, self._matrix(head, spec.vocabulary, spec.hidden)
+        yield "norm", 0, 0, "", self._norm(f"{prefix}norm.weight", spec.hidden)
+        for layer in range(spec.layers):
+            at = f"{prefix}layers.{layer}."
+            for part, first, name, array in (*self._linears(at), *self._norms(at)):
+                yield part, layer, first, name, array
+        self._refuse_unused(prefix)
+
+    def _linears(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
+        spec = self.spec
+        q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        attention, gated = f"{at}self_attn.", f"{at}mlp."
+        if spec.fused:
+            yield from self._linear("qkv", 0, f"{attention}qkv_proj", q + 2 * kv, spec.hidden, spec.qkv_bias)
+            both = list(self._linear("gate", 0, f"{gated}gate_up_proj", 2 * spec.mlp, spec.hidden, spec.mlp_bias))
+            for part, _, name, array in both:
+                yield part, 0, name, array[: spec.mlp]
+                yield part.replace("gate", "up"), 0, name, array[spec.mlp :]
+        else:
+            for first, name, rows in ((0, "q_proj", q), (q, "k_proj", kv), (q + kv, "v_proj", kv)):
+                yield from self._linear("qkv", first, attention + name, rows, spec.hidden, spec.qkv_bias)
+            for part in ("gate", "up"):
+                yield from self._linear(part, 0, f"{gated}{part}_proj", spec.mlp, spec.hidden, spec.mlp_bias)
+        yield from self._linear("o", 0, f"{attention}o_proj", spec.hidden, q, spec.o_bias)
+        yield from self._linear("down", 0, f"{gated}down_proj", spec.hidden, spec.mlp, spec.mlp_bias)
+
+    def _linear(
+        self, part: str, first: int, name: str, rows: int, cols: int, bias: bool
+    ) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
+        yield part, first, f"{name}.weight", self._matrix(f"{name}.weight", rows, cols)
+        if bias:
+            yield f"{part}_bias", first, "", self._vector(f"{name}.bias", rows)
+
+    def _norms(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
+        spec = self.spec
+        before, after = spec.places in ("pre", "sandwich"), spec.places in ("post", "sandwich")
+        middle = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
+        q, k = (spec.heads, spec.kv_heads) if spec.qk_norm == "full" else (1, 1)
+        for part, name, wanted, width in (
+            ("before_attention", "input_layernorm", before, spec.hidden),
+            ("after_attention", "post_attention_layernorm", after, spec.hidden),
+            ("before_gated", middle, before, spec.hidden),
+            ("after_gated", "post_feedforward_layernorm", after, spec.hidden),
+            ("q_norm", "self_attn.q_norm", spec.qk_norm != "none", q * spec.head_dim),
+            ("k_norm", "self_attn.k_norm", spec.qk_norm != "none", k * spec.head_dim),
+        ):
+            if wanted:
+                yield part, 0, "", self._norm(f"{at}{name}.weight", width)
+
+    def _matrix(self, name: str, rows: int, cols: int) -> NDArray[Any]:
+        return self._read(name, (rows, cols))
+
+    def _norm(self, name: str, width: int) -> NDArray[Any]:
+        return self._vector(name, width) + np.float32(1 if self.spec.norm == "unit" else 0)
+
+    def _vector(self, name: str, width: int) -> NDArray[Any]:
+        raw = self._read(name, (width,))
+        if self.weights.dtype(name) == "BF16":
+            return (raw.astype(np.uint32) << 16).view(np.float32)
+        return raw.astype(np.float32)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        if self.weights.shape(name) != shape:
+            raise WeightsError(
+                f"{self.weights.folder}: {name} has the shape {list(self.weights.shape(name))} where "
+                f"config.json implies {list(shape)}"
+            )
+        if (kind := self.weights.dtype(name)) not in TYPES:
+            raise WeightsError(f"{self.weights.folder}: {name} is {kind}, and only 16, 32 and 64 bit floats are read")
+        self._used.add(name)
+        return self.weights.raw(name)
+
+    def _refuse_unused(self, prefix: str) -> None:
+        for name in self.weights.names():
+            known = name in self._used or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
+            twin = self.spec.tied and name.endswith("lm_head.weight")
+            tower = self.spec.composite and not name.startswith(prefix)
+            if not (known or twin or tower):
+                raise WeightsError(f"{self.weights.folder}: a {self.spec.family} decoder has no use for {name}")

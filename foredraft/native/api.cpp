@@ -1,0 +1,126 @@
+// The boundary: checks arguments, turns faults into messages.
+#include "api.h"
+
+#include <system_error>
+
+#include "model.h"
+
+namespace {
+
+using foredraft::Fault;
+
+thread_local char message[256];
+
+template <class Work>
+int guarded(Work work) {
+  const char* text = "";
+  std::string own;
+  try {
+    work();
+    return 0;
+  } catch (const Fault& fault) {
+    own = fault.text;
+    text = own.c_str();
+  } catch (const std::bad_alloc&) {
+    text = "there is not enough memory for the native pass";
+  } catch (const std::system_error&) {
+    text = "the system gives the native pass no more threads";
+  } catch (...) {
+    text = "the native pass failed in a way that it does not know";
+  }
+  std::strncpy(message, text, sizeof message - 1);
+  return -1;
+}
+
+// One call at a time, and none in a child of fork, which has no threads but the caller.
+struct Turn {
+  explicit Turn(fd_model* model) : lock(model->mutex) {
+    if (model->process != foredraft::process_number())
+      throw Fault{"the model was loaded before this process forked: load it again"};
+  }
+  std::lock_guard<std::mutex> lock;
+};
+
+}  // namespace
+
+int fd_version() { return FD_VERSION; }
+
+const char* fd_error() { return message; }
+
+uint64_t fd_packed_bytes(const fd_spec* spec) {
+  uint64_t bytes = 0;
+  guarded([&] { bytes = foredraft::Layout(*spec).bytes(); });
+  return bytes;
+}
+
+int fd_pack(const fd_spec* spec, void* packed, int32_t part, int32_t layer, const void* source, int32_t type,
+            int64_t rows, int64_t cols, int64_t first) {
+  return guarded([&] { foredraft::pack(*spec, packed, part, layer, source, type, rows, cols, first); });
+}
+
+int fd_open(const fd_spec* spec, const void* packed, uint64_t bytes, const char* tier, int32_t threads,
+            fd_model** model) {
+  return guarded([&] {
+    const foredraft::Kernels* kernels = foredraft::find_tier(tier);
+    if (!kernels) throw Fault{std::string("this machine has no tier ") + tier};
+    if (threads < 1 || threads > 1024) throw Fault{"threads must be from 1 to 1024"};
+    if (bytes != foredraft::Layout(*spec).bytes() || reinterpret_cast<uintptr_t>(packed) % 64)
+      throw Fault{"the packed weights are not those of this model"};
+    *model = new fd_model(*spec, packed, kernels, threads);
+  });
+}
+
+void fd_close(fd_model* model) {
+  if (model && model->process == foredraft::process_number()) delete model;  // else its threads live in the parent
+}
+
+int fd_forward(fd_model* model, const fd_request* request) {
+  return guarded([&] {
+    Turn turn(model);
+    foredraft::forward(*model, *request);
+  });
+}
+
+int fd_compact(fd_model* model, int32_t slot, int32_t start, const int32_t* rows, int32_t count) {
+  return guarded([&] {
+    Turn turn(model);
+    const auto found = model->slots.find(slot);
+    const size_t held = found == model->slots.end() ? 0 : found->second.held;
+    bool fine = start >= 0 && count >= 0 && size_t(start) <= held;
+    for (int32_t i = 0; fine && i < count; ++i)
+      fine = rows[i] >= 0 && (!i || rows[i] > rows[i - 1]) && size_t(start) + rows[i] < held;
+    if (!fine) throw Fault{"the rows to keep are not rows of slot " + std::to_string(slot)};
+    if (held) foredraft::compact(*model, found->second, start, rows, count);
+  });
+}
+
+int fd_release(fd_model* model, int32_t slot) {
+  return guarded([&] {
+    Turn turn(model);
+    model->slots.erase(slot);
+  });
+}
+
+int fd_subset(fd_model* model, const int32_t* ids, int32_t count, int32_t* subset) {
+  return guarded([&] {
+    Turn turn(model);
+    *subset = foredraft::make_subset(*model, ids, count);
+  });
+}
+
+int fd_floor(fd_model* model, double* seconds) {
+  return guarded([&] {
+    Turn turn(model);
+    *seconds = foredraft::read_all(*model);
+  });
+}
+
+int fd_memory(fd_model* model, uint64_t* working, uint64_t* slots) {
+  return guarded([&] {
+    Turn turn(model);
+    *working = model->shared.bytes();
+    for (const auto& buffer : model->own) *working += buffer.bytes();
+    *slots = 0;
+    for (const auto& slot : model->slots) *slots += slot.second.pages.size() * model->page_bytes();
+  });
+}

@@ -1,0 +1,124 @@
+#include "select.h"
+
+#include <cstring>
+#include <initializer_list>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace foredraft {
+namespace {
+
+struct Processor {
+  bool avx2 = false, avx512 = false, amx = false;
+};
+
+#if defined(__x86_64__)
+Processor detect() {
+  Processor has;
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return has;  // OSXSAVE
+  const bool fma = (c >> 12 & 1) && (c >> 28 & 1) && (c >> 29 & 1);  // FMA, AVX, F16C
+  unsigned low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  const bool ymm = (low & 0x6) == 0x6, zmm = (low & 0xe6) == 0xe6, tiles = (low >> 17 & 3) == 3;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return has;
+  has.avx2 = ymm && fma && (b >> 5 & 1);
+  const bool avx512 = (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F, DQ, BW, VL
+  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);                                       // BF16, TILE
+  if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return has;
+  has.avx512 = has.avx2 && zmm && avx512 && (a >> 5 & 1);  // AVX512-BF16
+  has.amx = has.avx512 && tiles && amx;
+  return has;
+}
+#else
+Processor detect() { return {}; }
+#endif
+
+// Linux gives a process its tile registers on request only.
+bool tiles_permitted() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long kRequest = 0x1023, kTileData = 18;
+  static const bool permitted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return permitted;
+#else
+  return false;
+#endif
+}
+
+const Processor& processor() {
+  static const Processor found = detect();
+  return found;
+}
+
+float widen(uint16_t bits) {
+  const uint32_t u = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &u, sizeof value);
+  return value;
+}
+
+// Small integers, so every order of the sums is exact.
+bool exact_products(const Kernels& kernels) {
+  constexpr size_t kBlocks = 5, kInputs = 64;
+  alignas(64) uint16_t w[kBlocks * kInputs * kLanes], x[kMaxRows * kInputs];
+  float y[kMaxRows * kBlocks * kLanes];
+  uint32_t state = 1;
+  auto small = [&state] {  // -4 to 3
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(static_cast<int>(state >> 29) - 4);
+    uint32_t u;
+    std::memcpy(&u, &value, sizeof u);
+    return static_cast<uint16_t>(u >> 16);
+  };
+  for (uint16_t& v : w) v = small();
+  for (uint16_t& v : x) v = small();
+  for (int rows : {1, 7, 16, 17, 33, kMaxRows}) {
+    std::memset(y, 0, sizeof y);
+    kernels.matmul_bf16(w, kBlocks, kInputs, x, kInputs, rows, y, kBlocks * kLanes);
+    for (int r = 0; r < kMaxRows; ++r)
+      for (size_t column = 0; column < kBlocks * kLanes; ++column) {
+        float want = 0;
+        for (size_t k = 0; k < kInputs && r < rows; ++k)
+          want += widen(x[r * kInputs + k]) *
+                  widen(w[(((column / kLanes) * kInputs / 2 + k / 2) * kLanes + column % kLanes) * 2 + k % 2]);
+        if (y[r * kBlocks * kLanes + column] != want) return false;
+      }
+  }
+  return true;
+}
+
+}  // namespace
+
+const Kernels* find_tier(const char* name) {
+  const Processor& has = processor();
+  if (!std::strcmp(name, "amx")) return has.amx && tiles_permitted() ? kernels_amx() : nullptr;
+  if (!std::strcmp(name, "avx512")) return has.avx512 ? kernels_avx512() : nullptr;
+  if (!std::strcmp(name, "avx2")) return has.avx2 ? kernels_avx2() : nullptr;
+  return std::strcmp(name, "portable") ? nullptr : kernels_portable();
+}
+
+}  // namespace foredraft
+
+const char* fd_tiers() {
+  static const std::string names = [] {
+    std::string found;
+    for (const char* name : {"amx", "avx512", "avx2", "portable"})
+      if (foredraft::find_tier(name)) found += (found.empty() ? "" : ",") + std::string(name);
+    return found;
+  }();
+  return names.c_str();
+}
+
+int fd_probe_tier(const char* name) {
+  const foredraft::Kernels* kernels = foredraft::find_tier(name);
+  return kernels ? foredraft::exact_products(*kernels) : -1;
+}
+
+const void* fd_kernels(const char* name) { return foredraft::find_tier(name); }

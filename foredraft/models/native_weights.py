@@ -9,6 +9,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, library
-from foredraft.models.spec import DecoderSpec
+from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, library, native_spec
+from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.store import Progress, building, require_space
 from foredraft.models.weights import Weights
 
@@ -33,13 +34,13 @@ def packed_weights(
     weights: Weights,
     native: NativeSpec,
     dtype: str,
-    cache: Path | None,
+    kept: Path | None,
     identity: str,
     progress: Progress | None,
 ) -> tuple[Bytes, str | None]:
     """Return a model's packed weights, and what is to be said where they could not be kept.
 
-    Packs into ``cache/packed`` unless a whole file of this model, dtype and version lies there. Raises WeightsError for
+    Packs into ``kept/packed`` unless a whole file of this model, dtype and version lies there. Raises WeightsError for
     a tensor that is missing, unexpected or of the wrong shape, ModelError where memory does not suffice.
     """
     size = int(library().fd_packed_bytes(ctypes.byref(native)))
@@ -47,9 +48,9 @@ def packed_weights(
         check(-1)
     _require_memory(size)
     packer = Packer(spec, weights, native, progress)
-    if cache is None or not identity:
+    if kept is None or not identity:
         return packer.fill(aligned(size)), None
-    folder = cache / "packed" / f"{identity}-{dtype}-{VERSION}"
+    folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
     header = _header(spec, identity, dtype, size)
     if (found := _open(folder / FILE, header, size)) is not None:
         return found, None
@@ -98,6 +99,7 @@ def _open(path: Path, header: bytes, size: int) -> Bytes | None:
 def _header(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
     facts = {
         "version": VERSION,
+        "layout": layout(dtype == "f32"),
         "identity": identity,
         "dtype": dtype,
         "bytes": size,
@@ -107,6 +109,28 @@ def _header(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
     text = json.dumps(facts, sort_keys=True).encode()
     whole = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
     return whole.ljust(HEADER, b"\0")
+
+
+@cache
+def layout(f32: bool) -> str:
+    """Return a digest of how the library packs a small made-up model.
+
+    A build that packs otherwise finds no file of another's, whether or not anybody thought of the version.
+    """
+    width, inner, outer = 48, 80, 40  # none of them whole blocks
+    config = {"model_type": "llama", "vocab_size": outer, "hidden_size": width, "intermediate_size": inner}
+    config |= {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    config |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-5}
+    native = native_spec(read_spec(config), "f32" if f32 else "bf16", 1.0)
+    packed = aligned(int(library().fd_packed_bytes(ctypes.byref(native))))
+    shapes = {"head": (outer, width), "norm": (width, 1), "qkv": (5 * 16, width), "o": (width, width)}
+    shapes |= {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+    for number, (part, (rows, cols)) in enumerate(shapes.items(), 1):
+        source = np.arange(rows * cols, dtype=np.float32) + number
+        place = ctypes.c_void_p(packed.ctypes.data)
+        index, kind = PARTS.index(part), TYPES["F32"]
+        check(library().fd_pack(ctypes.byref(native), place, index, 0, source.ctypes.data, kind, rows, cols, 0))
+    return hashlib.sha256(packed.tobytes()).hexdigest()[:16]
 
 
 def _require_memory(size: int) -> None:

@@ -1,6 +1,7 @@
 // Elementwise code of every tier, as plain loops that the compiler turns into vectors of the tier's width. Included
 // inside each tier's anonymous namespace, so nothing here is merged with code compiled for another instruction set; for
-// the same reason no std:: templates. Without contraction or reassociation all tiers have the same bits here.
+// the same reason no std:: templates. Without contraction or reassociation all tiers have the same bits here; a tier may
+// bring its own softmax_exp.
 
 inline float as_float(uint32_t bits) {
   float value;

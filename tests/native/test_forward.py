@@ -18,7 +18,7 @@ from foredraft.errors import ModelError, OptionError, WeightsError
 from foredraft.models import native_library
 from foredraft.models.model import Rows
 from foredraft.models.native import NativeModel
-from foredraft.models.native_weights import FILE, HEADER
+from foredraft.models.native_weights import FILE, HEADER, layout
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder import TorchDecoder
 from foredraft.models.weights import open_weights
@@ -357,6 +357,7 @@ def test_packed_weights_are_kept_and_rebuilt_when_torn(tmp_path: Path) -> None:
         bytes(HEADER) + whole[HEADER:],
         whole.replace(b'"version": ', b'"version": 9', 1)[: len(whole)],
         whole.replace(b"some", b"same", 1),
+        whole.replace(layout(False).encode(), b"0" * 16, 1),  # packed by a build with another layout
     ):
         file.unlink()
         file.write_bytes(damaged)

@@ -59,7 +59,7 @@ def distribution(logits: Array, drafts: Sequence[Draft], params: Sequence[Sampli
     best: list[tuple[int, float]] = []
     if any(p.greedy for p in params):
         top = xp.argmax(logits, axis=-1)  # [R]
-        values = xp.take_along_axis(logits, top[:, None], axis=-1)[:, 0]
+        values = logits[xp.arange(logits.shape[0], device=logits.device), top]
         best = list(zip(top.tolist(), values.tolist(), strict=True))
     laws: list[Laws] = []
     start = 0

@@ -43,6 +43,7 @@ class Tokenizer:
         self._clean_up = clean_up and not isinstance(backend.model, models.BPE)
         self._tokens: dict[int, str] = {i: token for token, i in backend.get_vocab(with_added_tokens=True).items()}
         self.vocabulary = max(self._tokens, default=-1) + 1
+        self._longest = max(map(len, self._tokens.values()), default=1)
         self._special = frozenset(i for i, t in backend.get_added_tokens_decoder().items() if t.special)
 
     @classmethod
@@ -133,8 +134,7 @@ class Tokenizer:
         """Return a number of tokens that a text of so many characters has at the least; cheap, and far from tight."""
         if not isinstance(self._backend.model, models.BPE):
             return 0
-        longest = max(map(len, self._tokens.values()), default=1)
-        return characters // (4 * max(1, longest))  # composing characters can make one of a few
+        return characters // (4 * max(1, self._longest))  # composing characters can make one of a few
 
     @property
     def has_chat_template(self) -> bool:

@@ -60,3 +60,15 @@ class Model(Protocol):
     def release(self, slot: int) -> None:
         """Forget a slot's content and free what memory that frees."""
         ...
+
+
+def wanted_rows(rows: Sequence[Rows]) -> tuple[list[int], tuple[int, ...]]:
+    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them."""
+    wanted: list[int] = []
+    starts: list[int] = []
+    end = 0
+    for row in rows:
+        end += len(row.tokens)
+        starts.append(len(wanted))
+        wanted.extend(range(end - row.wanted, end))
+    return wanted, tuple(starts)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, OptionError
-from foredraft.models.model import Rows
+from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.native_library import NativeRequest, check, choose_tier, cores, library, native_spec
 from foredraft.models.native_weights import packed_weights
 from foredraft.models.spec import DecoderSpec
@@ -113,8 +113,8 @@ class NativeModel:
             "step": self._every if sub_layers is None else _ints(sub_layers),
             "tap": _ints(taps),
         }
-        wanted, starts = _wanted(rows)
-        arrays["want"] = wanted
+        wanted, starts = wanted_rows(rows)
+        arrays["want"] = _ints(wanted)
         if len(arrays["parents"]) != total:
             raise ModelError("a row lacks a parent or has several")
         if hidden is not None:
@@ -200,15 +200,3 @@ def _ints(values: Sequence[int]) -> Ints:
         return np.array(values, np.int32)
     except (OverflowError, ValueError, TypeError):
         raise ModelError("a token, slot or row is not a 32-bit number") from None
-
-
-def _wanted(rows: Sequence[Rows]) -> tuple[Ints, tuple[int, ...]]:
-    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them."""
-    wanted: list[int] = []
-    starts: list[int] = []
-    end = 0
-    for row in rows:
-        end += len(row.tokens)
-        starts.append(len(wanted))
-        wanted.extend(range(end - row.wanted, end))
-    return _ints(wanted), tuple(starts)

@@ -201,7 +201,7 @@ class Packer:
             at = f"{prefix}layers.{layer}."
             for part, first, name, array in (*self._linears(at), *self._norms(at)):
                 yield part, layer, first, name, array
-        self._refuse_unused(prefix)
+        self.weights.refuse_unused(self._used, self.spec, prefix)
 
     def _linears(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
         spec = self.spec
@@ -266,11 +266,3 @@ class Packer:
             raise WeightsError(f"{self.weights.folder}: {name} is {kind}, and only 16, 32 and 64 bit floats are read")
         self._used.add(name)
         return self.weights.raw(name)
-
-    def _refuse_unused(self, prefix: str) -> None:
-        for name in self.weights.names():
-            known = name in self._used or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
-            twin = self.spec.tied and name.endswith("lm_head.weight")
-            tower = self.spec.composite and not name.startswith(prefix)
-            if not (known or twin or tower):
-                raise WeightsError(f"{self.weights.folder}: a {self.spec.family} decoder has no use for {name}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foredraft.core.draft import Array, Scored
 from foredraft.errors import OptionError, WeightsError
-from foredraft.models.model import Rows
+from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.rope import Rope, tables
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder_attention import KEYS, Seat, seat
@@ -76,7 +76,7 @@ class TorchDecoder:
         count = len(tokens)
         if count == 1 and self._in_pairs:
             tokens, positions = tokens * 2, positions * 2
-        wanted, starts = _wanted(rows)
+        wanted, starts = wanted_rows(rows)
         place = torch.tensor(positions, device=self.device)
         turns = {rope: (cos[place], sin[place]) for rope, (cos, sin) in self._turns_up_to(max(positions) + 1).items()}
         x = F.embedding(torch.tensor(tokens, device=self.device), self._embedding)
@@ -170,15 +170,3 @@ def _positions(rows: Rows) -> NDArray[np.int64]:
     for parent in rows.parents:
         depths.append(0 if parent < 0 else depths[parent] + 1)
     return rows.start + np.array(depths, np.int64)
-
-
-def _wanted(rows: Sequence[Rows]) -> tuple[list[int], tuple[int, ...]]:
-    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them."""
-    wanted: list[int] = []
-    starts: list[int] = []
-    end = 0
-    for row in rows:
-        end += len(row.tokens)
-        starts.append(len(wanted))
-        wanted.extend(range(end - row.wanted, end))
-    return wanted, tuple(starts)

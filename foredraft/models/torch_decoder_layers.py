@@ -90,13 +90,8 @@ class Reader:
         return self._norm(torch.cat([pair[0].expand(spec.heads, -1), pair[1].expand(spec.kv_heads, -1)]))
 
     def refuse_unused(self, prefix: str) -> None:
-        """Raise WeightsError for a tensor that this decoder would ignore: then it is not the model it claims to be."""
-        for name in self.weights.names():
-            known = name in self._used or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
-            twin = self.spec.tied and name.endswith("lm_head.weight")
-            tower = self.spec.composite and not name.startswith(prefix)
-            if not (known or twin or tower):
-                raise WeightsError(f"{self.weights.folder}: a {self.spec.family} decoder has no use for {name}")
+        """Refuse tensors that nobody asked for; see ``Weights.refuse_unused``."""
+        self.weights.refuse_unused(self._used, self.spec, prefix)
 
     def _norm(self, weight: Tensor) -> Norm:
         if self.spec.norm == "unit":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelNotFound, WeightsError
+from foredraft.models.spec import DecoderSpec
 
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
@@ -65,6 +66,18 @@ class Weights:
         """Return a tensor without copying it: [shape], bfloat16 as uint16. Raises WeightsError as above."""
         tensor = self._find(name)
         return np.ndarray(tensor.shape, TYPES[tensor.dtype], self._files[tensor.file].data, tensor.offset)
+
+    def refuse_unused(self, used: Collection[str], spec: DecoderSpec, prefix: str) -> None:
+        """Raise WeightsError for a tensor that a decoder would ignore: then it is not the model it claims to be.
+
+        ``prefix`` begins the names of the decoder's own tensors; other towers of a composite model may lie beside it.
+        """
+        for name in self.names():
+            known = name in used or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
+            twin = spec.tied and name.endswith("lm_head.weight")
+            tower = spec.composite and not name.startswith(prefix)
+            if not (known or twin or tower):
+                raise WeightsError(f"{self.folder}: a {spec.family} decoder has no use for {name}")
 
     def _find(self, name: str) -> _Tensor:
         try:

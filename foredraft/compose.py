@@ -19,7 +19,16 @@ from foredraft.drafters.none import NoDrafter
 from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
-from foredraft.models.runner import CHOICES, INSTALL, Runner, Wish, open_runner, torch_engine, torch_installed
+from foredraft.models.runner import (
+    CHOICES,
+    INSTALL,
+    Runner,
+    Wish,
+    open_runner,
+    require_something,
+    torch_engine,
+    torch_installed,
+)
 from foredraft.models.store import Progress
 from foredraft.models.target import CachedTarget
 from foredraft.models.tokenizer import Tokenizer
@@ -87,6 +96,7 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
     if not isinstance(model, str | Path):
         return _host_of_module(model, machine, tokenizer)
     name = str(model)
+    require_something(machine.device)
     dtype = "f32" if machine.dtype in ("f32", "f64") else machine.dtype
     folder = resolve(name, machine.cache_folder, offline=machine.offline, dtype=dtype, progress=progress)
     config = _read_config(folder)

@@ -114,7 +114,8 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
         folder = Path(entry["folder"])
         if not folder.is_relative_to(cache):
             raise OptionError(f"{entry['name']} lies in the hub's own cache, which others use too: use `hf cache rm`")
-        packed = list((cache / "packed").glob(f"{folder_identity(folder)}-*"))
+        weights = (folder / "config.json").is_file()  # a GGUF that is kept as it came has no packed form
+        packed = list((cache / "packed").glob(f"{folder_identity(folder)}-*")) if weights else []
         try:
             for part in (folder, *packed):
                 shutil.rmtree(part)

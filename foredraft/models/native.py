@@ -73,7 +73,8 @@ class NativeModel:
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype))
         weights = weights if isinstance(weights, Weights) else open_weights(weights)
         self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress)
-        self.notice = "; ".join(part for part in (refused, unkept) if part) or None
+        many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
+        self.notice = "; ".join(part for part in (refused, unkept, many) if part) or None
         model, tier_name = ctypes.c_void_p(), self.tier.encode()
         at, size = self._packed.ctypes.data, self._packed.nbytes
         check(library().fd_open(ctypes.byref(native), at, size, tier_name, self.threads, ctypes.byref(model)))

@@ -61,8 +61,11 @@ def packed_weights(
 
 
 def aligned(size: int) -> Bytes:
-    """Return zeroed bytes that begin on a cache line."""
-    whole = np.zeros(size + 64, np.uint8)
+    """Return zeroed bytes that begin on a cache line. Raises ModelError where memory does not suffice."""
+    try:
+        whole = np.zeros(size + 64, np.uint8)
+    except MemoryError:
+        raise ModelError(f"the model's weights take {size / 1e9:.1f} GB of memory, which the system refuses") from None
     return whole[-whole.ctypes.data % 64 :][:size]
 
 

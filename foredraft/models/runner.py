@@ -115,6 +115,12 @@ def native_facts() -> dict[str, Any]:
     return facts
 
 
+def require_something(wish_device: str | None) -> None:
+    """Raise ModelError where nothing could run any model, before one is fetched for it."""
+    if not torch_installed() and wish_device in (None, "cpu") and (why := why_not_native()):
+        raise ModelError(f"{why}, and torch, which could do the work, is missing: {INSTALL}")
+
+
 def _check_forced(wish: Wish) -> None:
     if wish.device not in (None, "cpu"):
         raise OptionError(f"native_tier {wish.tier} is for the CPU: leave out device {wish.device}")

@@ -81,7 +81,7 @@ void Team::barrier() {
   }
   for (int spin = 0; spin < kSpins; ++spin) {
     if (generation_.load() != generation) return;
-    relax();
+    spin % 32 == 31 ? std::this_thread::yield() : relax();  // whoever we wait for may be waiting for this core
   }
   std::unique_lock<std::mutex> lock(mutex_);
   ++sleepers_;

@@ -11,6 +11,7 @@ import pytest
 import foredraft
 from foredraft.errors import ModelError, OptionError, UnsupportedModel
 from foredraft.models import runner
+from foredraft.models.native_library import cores
 from tests.tiny import make_chat_model
 
 WHY = "the native pass was not built"
@@ -109,3 +110,18 @@ def test_greedy_text_is_plain_text_in_every_tier(tiny: Path, tmp_path: Path) -> 
                 ["abc abc", "the cat sat, the cat", "x"], max_tokens=60, drafter=drafter, draft_tokens=6
             )
             assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+
+
+def test_where_nothing_can_run_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "why_not_native", lambda: WHY)
+    monkeypatch.setattr(runner, "torch_installed", lambda: False)
+    with pytest.raises(ModelError, match=WHY):
+        foredraft.load("smollm2-135m", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_more_threads_than_cores_are_said_to_be_slower(tiny: Path, tmp_path: Path) -> None:
+    host = load(tiny, tmp_path, threads=cores() + 1).host
+    assert host.notice is not None
+    assert "which is slower" in host.notice
+    assert load(tiny, tmp_path, threads=1).host.notice is None

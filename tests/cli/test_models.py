@@ -75,6 +75,15 @@ def test_remove(ask: Ask, kept: Path) -> None:
     assert kept.parent.exists()
 
 
+def test_remove_takes_the_file_that_was_kept_as_it_came(ask: Ask, kept: Path) -> None:
+    came = kept.parent / "smollm2-135m-gguf-0"
+    came.mkdir()
+    (came / "foredraft.json").write_text((kept / "foredraft.json").read_text())
+    (came / "some.gguf").write_bytes(bytes(1_000_000))
+    assert ask("models", "remove", "smollm2-135m").out == "smollm2-135m is removed: 6.0 MB freed\n"
+    assert (kept.exists(), came.exists()) == (False, False)
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

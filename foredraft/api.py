@@ -22,11 +22,11 @@ from foredraft.compose import (
 )
 from foredraft.core.draft import Drafter
 from foredraft.core.noise import Noise
-from foredraft.core.planner import FixedPlanner
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.loop import run
+from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.tally import Tally
 from foredraft.engine.text import AnswerText, Piece
 from foredraft.errors import OptionError, PromptError
 from foredraft.models.store import Progress
@@ -168,13 +168,13 @@ class LanguageModel:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
         planner = FixedPlanner(self._length(settings, drafter))
-        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, tally)) as rounds:
+        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, [tally])) as rounds:
             for outcomes in rounds:
                 for sequence, outcome in outcomes:
                     request = of[sequence]
                     if not request.origins:
                         request.cached_tokens = self.host.target.reused(sequence)
-                    request.tally.record([sequence], [outcome], draft_s=0.0, verify_s=0.0, all_s=0.0)
+                    request.tally.count(sequence, outcome)
                     request.origins.extend(outcome.origins)
                     if outcome.finish_reason is not None:
                         request.answer.finish()

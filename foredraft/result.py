@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from foredraft.core.tally import Tally
+from foredraft.engine.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,15 @@ exactly p (Leviathan et al. 2022, arXiv 2211.17192, theorem 1; Chen et al. 2023,
 was guessed, q covers nothing and the residual *is* p: the bonus after a draft that survived whole, and ordinary
 decoding, which is a round with no guesses. Where several guesses share a parent, each is tested against what the
 earlier ones left over (recursive rejection, SpecInfer, arXiv 2305.09781).
+
+That is the ``ratio`` rule. The ``coupled`` rule is the same over one-hot laws: the target's own noise draws its token
+at every place, and what it draws is p. A guess is then accepted iff it *is* that token, whatever q was, and the token
+after a refusal is that token too. The text is the target's own draw, place by place, and no drafter can change it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
@@ -49,6 +54,12 @@ def accept(draft: Draft, p: Laws, noise: Noise) -> Kept:
     return Kept(tuple(path), law)
 
 
+def coupled(p: Laws, draft: Draft, noise: Noise) -> Laws:
+    """Return, for each node, the one-hot law of the token that the target draws after it by the place's own noise."""
+    depths = draft.depths()
+    return lambda node: Point(noise.race(p(node), 0 if node == ROOT else depths[node]))
+
+
 def residual(p: Law, q: Law) -> Law:
     """Return ``norm(max(0, p - q))``, the part of ``p`` that ``q`` failed to cover.
 
@@ -58,11 +69,7 @@ def residual(p: Law, q: Law) -> Law:
         return p  # one token carries all of p: it is what is left, or nothing is
     assert isinstance(p, Dense)
     xp = array_namespace(p.probabilities)
-    if isinstance(q, Point):
-        ids = xp.arange(p.probabilities.shape[0], device=p.probabilities.device)
-        left = xp.where(ids == q.token, 0 * p.probabilities, p.probabilities)
-    else:
-        assert isinstance(q, Dense)
-        left = xp.where(p.probabilities > q.probabilities, p.probabilities - q.probabilities, 0 * p.probabilities)
+    left = p.probabilities - q.over(p)
+    left = xp.where(left > 0, left, 0 * left)
     total = xp.sum(left)
-    return Dense(left / total) if total > 0 else p
+    return replace(p, probabilities=left / total) if total > 0 else p

@@ -24,6 +24,7 @@ from foredraft.errors import DrafterError
 if TYPE_CHECKING:
     from foredraft.core.law import Law
     from foredraft.core.noise import Noise
+    from foredraft.core.sampling import Laws
     from foredraft.core.sequence import Sequence as Text
 
 Array = Any  # numpy on the CPU, torch on a GPU: anything that follows the array API standard
@@ -123,11 +124,29 @@ class Outcome:
     """What one round committed to one sequence."""
 
     draft: Draft
-    tokens: tuple[int, ...]  # committed this round; at least one
+    tokens: tuple[int, ...]  # committed this round; at least one, or none because the sequence failed
     accepted: int  # how many of them were guesses of the draft
     kept: tuple[int, ...]  # the nodes whose keys and values stay in the target's cache
     origins: tuple[str, ...]  # [len(tokens)] who wrote each: a drafter's name, "correction", "bonus" or "plain"
-    finish_reason: str | None  # "stop", "length", or None when the sequence goes on
+    finish_reason: str | None  # "stop", "length", "error", or None when the sequence goes on
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node (or ROOT) that each committed token follows: [len(tokens)]."""
+        return (ROOT, *self.kept)[: len(self.tokens)]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it went, the sequences grown: for whoever counts, measures or certifies, and changes nothing."""
+
+    sequences: tuple[Text, ...]  # [B]
+    outcomes: tuple[Outcome, ...]  # [B]
+    scored: Scored
+    laws: tuple[Laws, ...]  # [B] the target's, before any coupling; each answers for its outcome's ``nodes``
+    began: float  # these three on the clock of ``time.perf_counter``
+    drafted: float
+    verified: float
 
 
 class Quote(Protocol):
@@ -154,7 +173,7 @@ class Planner(Protocol):
         """Price one more guess for each sequence; the answer may be no at once."""
         ...
 
-    def record(self, outcomes: Sequence[Outcome]) -> None:
+    def record(self, done: Round) -> None:
         """Learn from a round."""
         ...
 
@@ -172,7 +191,7 @@ class Target(Protocol):
         ...
 
     def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
-        """Forget what was refused. Afterwards the cache holds exactly ``len(sequence) - 1`` tokens of each."""
+        """Forget what was refused. Afterwards the cache holds exactly ``len(sequence) - 1`` tokens of each going on."""
         ...
 
 
@@ -199,4 +218,12 @@ class Drafter(Protocol):
 
     def end(self, sequence: Text) -> None:
         """Forget a sequence."""
+        ...
+
+
+class Watch(Protocol):
+    """Whoever looks on: counts, log-probabilities, certificates."""
+
+    def see(self, done: Round) -> None:
+        """See a round, last of all."""
         ...

@@ -1,15 +1,18 @@
 """A law: the probabilities of one next token, over a vocabulary of V.
 
-``Dense`` is the general case. ``Point`` is its fast twin for the one-hot law of greedy decoding and of drafters that
-are certain of themselves: the same answers without V numbers (``tests/core/test_law.py`` holds them equal).
+``Dense`` is the general case. ``Sparse`` is its twin without the zeros, for laws that filters have thinned or that know
+only some tokens; ``Point`` the twin for the one-hot law of greedy decoding and of drafters that are certain of
+themselves. The same answers from fewer numbers: ``tests/core/test_law.py`` holds the three equal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, to_device
 
 
 class Law(Protocol):
@@ -19,8 +22,16 @@ class Law(Protocol):
         """Return the probability of ``token``."""
         ...
 
+    def over(self, p: Dense) -> Any:
+        """Return the probabilities [S] of the tokens that ``p`` lists."""
+        ...
+
     def draw(self, uniform: float) -> int:
         """Return the token at ``uniform`` in [0, 1) of the cumulative law; never one of probability zero."""
+        ...
+
+    def first(self, clocks: Callable[[Any], Any]) -> int:
+        """Return the possible token whose clock rings first: least ``clocks(ids)`` [S] over its probability."""
         ...
 
 
@@ -33,7 +44,17 @@ class Point:
     def __getitem__(self, token: int) -> float:
         return 1.0 if token == self.token else 0.0
 
+    def over(self, p: Dense) -> Any:
+        """Return one at the token and zeros elsewhere, in the numbers of ``p``."""
+        xp = array_namespace(p.probabilities)
+        zeros = 0 * p.probabilities
+        return xp.where(p.ids == self.token, zeros + 1, zeros)
+
     def draw(self, uniform: float) -> int:  # noqa: ARG002 - certain whatever the noise
+        """Return the one token there is."""
+        return self.token
+
+    def first(self, clocks: Callable[[Any], Any]) -> int:  # noqa: ARG002 - as above
         """Return the one token there is."""
         return self.token
 
@@ -47,11 +68,48 @@ class Dense:
     def __getitem__(self, token: int) -> Any:
         return self.probabilities[token]
 
+    @property
+    def ids(self) -> Any:
+        """The tokens that are listed: all of them."""
+        return array_namespace(self.probabilities).arange(
+            self.probabilities.shape[0], device=getattr(self.probabilities, "device", None)
+        )
+
+    def over(self, p: Dense) -> Any:
+        """Return the probabilities of the tokens that ``p`` lists."""
+        return self.probabilities if type(p) is Dense else self.probabilities[p.ids]
+
     def draw(self, uniform: float) -> int:
         """Return the token at ``uniform`` of the cumulative law, by inversion."""
         xp = array_namespace(self.probabilities)
-        total = xp.cumulative_sum(self.probabilities)  # [V]
+        total = xp.cumulative_sum(self.probabilities)  # [S]
         point = xp.asarray([uniform], dtype=total.dtype, device=total.device) * total[-1]
         index = min(int(xp.searchsorted(total, point, side="right")[0]), total.shape[0] - 1)
         # rounding, at the very top or in a parallel sum, may end on a token ruled out: the likeliest stands in for it
         return index if self.probabilities[index] > 0 else int(xp.argmax(self.probabilities))
+
+    def first(self, clocks: Callable[[Any], Any]) -> int:
+        """Return the possible token whose clock rings first; of two at once the lower."""
+        law = np.asarray(to_device(self.probabilities, "cpu"), dtype=np.float64)
+        ids = np.asarray(to_device(self.ids, "cpu"))[law > 0]
+        return int(ids[np.argmin(clocks(ids) / law[law > 0])])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sparse(Dense):
+    """A law as the probabilities of some tokens; the others have none. ``ids`` ascend."""
+
+    ids: Any  # [S]
+
+    def __getitem__(self, token: int) -> Any:
+        i = int(np.searchsorted(self.ids, token))
+        return self.probabilities[i] if i < len(self.ids) and self.ids[i] == token else 0.0
+
+    def over(self, p: Dense) -> Any:
+        """Return the probabilities of the tokens that ``p`` lists."""
+        at = np.minimum(np.searchsorted(self.ids, p.ids), len(self.ids) - 1)
+        return np.where(self.ids[at] == p.ids, self.probabilities[at], 0.0)
+
+    def draw(self, uniform: float) -> int:
+        """Return the token at ``uniform`` of the cumulative law, by inversion."""
+        return int(self.ids[Dense.draw(self, uniform)])

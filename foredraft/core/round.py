@@ -9,25 +9,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from foredraft.core.accept import accept
-from foredraft.core.draft import Draft, Drafter, Kept, Outcome, Planner, Quote, Target
+from foredraft.core.accept import accept, coupled
+from foredraft.core.draft import Draft, Drafter, Kept, Outcome, Planner, Quote, Round, Target, Watch
 from foredraft.core.law import Dense, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import distribution
+from foredraft.core.sampling import Laws, distribution
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
-from foredraft.errors import DrafterError
+from foredraft.errors import DrafterError, NumericalError
 
 NO_GUESS = Draft()
 
 
 def run_round(
-    sequences: Sequence[Text], target: Target, drafter: Drafter, planner: Planner, tally: Tally
+    sequences: Sequence[Text], target: Target, drafter: Drafter, planner: Planner, watches: Sequence[Watch] = ()
 ) -> list[Outcome]:
     """Commit at least one token to every sequence; return what was committed to each.
 
-    Effects: the sequences grow, the target's cache holds all but their last token, the drafter and the planner have
-    seen the outcome, ``tally`` has counted it.
+    Effects: the sequences grow, the target's cache holds all but their last token; drafter, planner and ``watches``
+    have seen the round. A sequence whose law cannot be formed fails alone.
     """
     began = perf_counter()
     noises = [s.noise.at(len(s)) for s in sequences]
@@ -36,15 +35,14 @@ def run_round(
     drafted = perf_counter()
     scored = target.score(sequences, drafts, drafter.taps)  # 2  one pass over every guess
     verified = perf_counter()
-    p = distribution(scored.logits, drafts, [s.params for s in sequences])  # greedy is a one-hot p
-    kept = [accept(d, law, n) for d, law, n in zip(drafts, p, noises, strict=True)]  # 3  the surviving path
-    outcomes = [commit(s, d, k, n) for s, d, k, n in zip(sequences, drafts, kept, noises, strict=True)]  # 4  append
+    p = distribution(scored.logits, sequences, drafts)  # greedy is a one-hot p
+    outcomes = [decide(*each) for each in zip(sequences, drafts, p, noises, strict=True)]  # 3 and 4
     target.keep(sequences, outcomes)  # 5  forget what was refused
     drafter.observe(sequences, outcomes, scored)
-    planner.record(outcomes)
-    tally.record(
-        sequences, outcomes, draft_s=drafted - began, verify_s=verified - drafted, all_s=perf_counter() - began
-    )
+    done = Round(tuple(sequences), tuple(outcomes), scored, tuple(p), began, drafted, verified)
+    planner.record(done)
+    for watch in watches:
+        watch.see(done)
     return outcomes
 
 
@@ -91,6 +89,16 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
         if not law[token] > 0:  # NaN included
             raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
     return replace(draft, source=name) if draft.source == NO_GUESS.source else draft
+
+
+def decide(sequence: Text, draft: Draft, p: Laws, noise: Noise) -> Outcome:
+    """Accept and commit for one sequence, or end it with the fault that keeps its next token from being drawn."""
+    try:
+        kept = accept(draft, coupled(p, draft, noise) if noise.coupled else p, noise)  # 3  the surviving path
+        return commit(sequence, draft, kept, noise)  # 4  append
+    except NumericalError as fault:
+        sequence.fail(fault)
+        return Outcome(draft, (), 0, (), (), sequence.finish_reason)
 
 
 def commit(sequence: Text, draft: Draft, kept: Kept, noise: Noise) -> Outcome:

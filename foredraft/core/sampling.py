@@ -1,7 +1,7 @@
 """From logits to the law a token is drawn from: one function for target, draft and plain decoding.
 
-Order: temperature, top-k, top-p, min-p; each works on what the one before it left. Ties at a threshold all stay, so
-the law never depends on how a sort breaks them.
+Order: what shapes the logits (bias, penalties, masks), then temperature, top-k, top-p, min-p; each works on what the
+one before it left. Ties at a threshold all stay, so the law never depends on how a sort breaks them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import ROOT, Array, Draft
+from foredraft.core.draft import Array, Draft
 from foredraft.core.law import Dense, Law, Point
 from foredraft.errors import NumericalError, OptionError
 
+if TYPE_CHECKING:
+    from foredraft.core.sequence import Sequence as Text
+
 Laws = Callable[[int], Law]  # node, or ROOT -> the law of the token after it
+
+
+class Shaping(Protocol):
+    """What happens to one sequence's logits before the temperature: bias, penalties, masks."""
+
+    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+        """Return ``row`` [V] as shaped for the token after ``path``, the guesses beyond the committed sequence."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +60,58 @@ class SamplingParams:
         return self.temperature == 0
 
 
-def distribution(logits: Array, drafts: Sequence[Draft], params: Sequence[SamplingParams]) -> list[Laws]:
+def distribution(logits: Array, sequences: Sequence[Text], drafts: Sequence[Draft]) -> list[Laws]:
     """Return, for each sequence, its law after every node of its draft.
 
-    ``logits`` is [R, V], packed as in ``Scored``. Greedy laws come from one argmax over the pass; the others are worked
-    out when asked for, so that only the accepted path is paid for. Raises NumericalError, when a law is asked for, if
-    its logits hold no finite maximum.
+    ``logits`` is [R, V], packed as in ``Scored``. Unshaped greedy laws come from one argmax over the pass; the others
+    are worked out when asked for, so that only the accepted path is paid for, and then remembered. Raises
+    NumericalError, when a law is asked for, if its logits hold no finite maximum.
     """
-    xp = array_namespace(logits)
-    best: list[tuple[int, float]] = []
-    if any(p.greedy for p in params):
-        top = xp.argmax(logits, axis=-1)  # [R]
-        values = logits[xp.arange(logits.shape[0], device=logits.device), top]
-        best = list(zip(top.tolist(), values.tolist(), strict=True))
+    plain = [s.params.greedy and s.shaping is None for s in sequences]
+    best = _argmax(logits) if any(plain) else []
     laws: list[Laws] = []
     start = 0
-    for draft, param in zip(drafts, params, strict=True):
-        laws.append(_greedy(best, start) if param.greedy else _sampled(logits, start, param))
+    for sequence, draft, certain in zip(sequences, drafts, plain, strict=True):
+        laws.append(_greedy(best, start) if certain else _shaped(logits, start, sequence, draft))
         start += len(draft) + 1
     return laws
 
 
-def law_of(logits: Array, params: SamplingParams) -> Law:
-    """Return the law of one row of logits [V]."""
-    return distribution(logits[None, :], [Draft()], [params])[0](ROOT)
+def law_after(row: Array, sequence: Text, path: tuple[int, ...], params: SamplingParams) -> Law:
+    """Return the law of the token after ``path``, guesses beyond the committed sequence, from its logits [V]."""
+    return sequence.law(row if sequence.shaping is None else sequence.shaping(row, sequence, path), params)
+
+
+def law_of(row: Array, params: SamplingParams) -> Law:
+    """Return the law of one row of logits [V], as they are. Raises NumericalError if they hold no finite maximum."""
+    if not params.greedy:
+        return Dense(filtered(row, params))
+    return _point(*_argmax(row[None, :])[0])
+
+
+def _argmax(logits: Array) -> list[tuple[int, float]]:
+    xp = array_namespace(logits)
+    top = xp.argmax(logits, axis=-1)  # [R]
+    values = logits[xp.arange(logits.shape[0], device=logits.device), top]
+    return list(zip(top.tolist(), values.tolist(), strict=True))
+
+
+def _point(token: int, value: float) -> Law:
+    if not math.isfinite(value):
+        raise NumericalError(f"the model answered with logits whose largest is {value}")
+    return Point(token)
 
 
 def _greedy(best: list[tuple[int, float]], start: int) -> Laws:
+    return lambda node: _point(*best[start + 1 + node])
+
+
+def _shaped(logits: Array, start: int, sequence: Text, draft: Draft) -> Laws:
     def law(node: int) -> Law:
-        token, value = best[start + 1 + node]
-        if not math.isfinite(value):
-            raise NumericalError(f"the model answered with logits whose largest is {value}")
-        return Point(token)
+        path = tuple(draft.tokens[i] for i in draft.path(node))
+        return law_after(logits[start + 1 + node, :], sequence, path, sequence.params)
 
-    return law
-
-
-def _sampled(logits: Array, start: int, params: SamplingParams) -> Laws:
-    return lambda node: Dense(filtered(logits[start + 1 + node, :], params))
+    return cache(law)
 
 
 def filtered(row: Array, params: SamplingParams) -> Array:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from foredraft.core.draft import Array
+from foredraft.core.law import Law
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams
+from foredraft.core.sampling import SamplingParams, Shaping, law_of
 
 
 @dataclass(slots=True, eq=False)
@@ -15,17 +17,22 @@ class Sequence:
 
     The answer ends, with ``finish_reason`` "stop", at a token of ``stop_ids`` or where ``ends`` says so (it is told
     each answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it
-    from outside, between rounds. Two sequences are equal only if they are the same object.
+    from outside, between rounds; ``fail`` because its law could not be formed, and ``fault`` says why. How a token is
+    drawn is its own: ``params`` and ``noise``, what shapes its logits, and the function from shaped logits to a law.
+    Two sequences are equal only if they are the same object.
     """
 
     tokens: list[int]
     limit: int
     params: SamplingParams = field(default_factory=SamplingParams)
     noise: Noise = field(default_factory=lambda: Noise(0))
+    shaping: Shaping | None = None
+    law: Callable[[Array, SamplingParams], Law] = law_of
     stop_ids: frozenset[int] = frozenset()
     ends: Callable[[int], bool] | None = None
     prompt_length: int = -1
     finish_reason: str | None = None
+    fault: Exception | None = None
 
     def __post_init__(self) -> None:
         if self.prompt_length < 0:
@@ -58,3 +65,7 @@ class Sequence:
         """End the sequence as it stands."""
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
+
+    def fail(self, fault: Exception) -> None:
+        """End the sequence because no token could be drawn for it."""
+        self.finish_reason, self.fault = "error", fault

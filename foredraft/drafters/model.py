@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from array_api_compat import array_namespace
 
 from foredraft.core.draft import Array, Draft, Outcome, Quote, Scored
-from foredraft.core.law import Dense, Law, Point
+from foredraft.core.law import Law, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams, law_of
+from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
 from foredraft.models.target import CachedTarget
 
@@ -54,8 +55,8 @@ class ModelDrafter:
                 break
             logits = self.model.extend([(sequences[i], sequences[i].tokens + guesses[i]) for i in going])  # [B, V]
             for row, i in enumerate(going):
-                law = self._law(logits[row, :], sequences[i].params)
-                token = law.draw(noises[i].guess(len(guesses[i])))
+                law = self._law(logits[row, :], sequences[i], tuple(guesses[i]))
+                token = noises[i].guess(law, len(guesses[i]), len(guesses[i]))
                 survival[i] *= float(law[token])
                 guesses[i].append(token)
                 laws[i].append(law)
@@ -73,17 +74,17 @@ class ModelDrafter:
             return False
         return len(sequence) + len(guesses) <= self.model.context
 
-    def _law(self, logits: Array, params: SamplingParams) -> Law:
-        """Return q over the target's vocabulary, drawn from at the drafter's own temperature."""
+    def _law(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Law:
+        """Return q over the target's vocabulary, shaped as the target's law is, at the drafter's own temperature."""
+        params = sequence.params
         if self.temperature is not None:
             params = replace(params, temperature=self.temperature)
-        law = law_of(logits[: self.vocabulary], params)
-        missing = self.vocabulary - int(logits.shape[0])
-        if isinstance(law, Dense) and missing > 0:
-            xp = array_namespace(law.probabilities)
-            q = law.probabilities
-            return Dense(xp.concat([q, xp.zeros((missing,), dtype=q.dtype, device=q.device)]))
-        return law
+        row = row[: self.vocabulary]
+        missing = self.vocabulary - int(row.shape[0])
+        if missing > 0:
+            xp = array_namespace(row)
+            row = xp.concat([row, xp.full((missing,), -math.inf, dtype=row.dtype, device=row.device)])
+        return law_after(row, sequence, path, params)
 
 
 def _unless_certain(laws: list[Law]) -> list[Law] | None:

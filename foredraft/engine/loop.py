@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from foredraft.core.draft import Drafter, Outcome, Planner, Target
+from foredraft.core.draft import Drafter, Outcome, Planner, Target, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
 
 
 class Host(Target, Protocol):
@@ -25,7 +24,12 @@ class Host(Target, Protocol):
 
 
 def run(
-    sequences: Sequence[Text], target: Host, drafter: Drafter, planner: Planner, tally: Tally, width: int = 8
+    sequences: Sequence[Text],
+    target: Host,
+    drafter: Drafter,
+    planner: Planner,
+    watches: Sequence[Watch] = (),
+    width: int = 8,
 ) -> Generator[list[tuple[Text, Outcome]], None, None]:
     """Yield, round after round, what was committed to each sequence in it.
 
@@ -40,7 +44,7 @@ def run(
                 running.append(waiting.popleft())
                 target.begin(running[-1])
                 drafter.begin(running[-1])
-            yield list(zip(running, run_round(running, target, drafter, planner, tally), strict=True))
+            yield list(zip(running, run_round(running, target, drafter, planner, watches), strict=True))
             for sequence in [s for s in running if s.finish_reason is not None]:
                 running.remove(sequence)
                 _end(sequence, target, drafter)

@@ -8,10 +8,14 @@ twice therefore gives the same answers, as it must.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from foredraft.core.noise import Noise
+
 T = TypeVar("T")
+PLACE = 4  # a purpose that no stream of ``Noise`` has
 
 
 class Fork:
@@ -83,24 +87,20 @@ class Multiple:
         return x is not self and not self < x
 
 
-class ForkNoise:
-    """Has the methods of ``Noise``; equal questions get the same number, different ones independent numbers."""
+@dataclass(frozen=True)
+class ForkNoise(Noise):
+    """Noise whose numbers are forks; equal questions get the same number, different ones independent numbers.
 
-    def __init__(self, fork: Fork, position: int = 0, known: dict[tuple[int, str, int], Uniform] | None = None) -> None:
-        self._fork, self._position = fork, position
-        self._known = {} if known is None else known
+    A place's clocks are one number too, which draws from every law asked of that place by inversion: like the clocks,
+    it draws equal laws to equal tokens, and each law truly.
+    """
 
-    def at(self, position: int) -> ForkNoise:
-        return ForkNoise(self._fork, position, self._known)
+    seed: int = 0
+    fork: Fork = field(default_factory=lambda: Fork([]))
+    known: dict[tuple[int, int, int], Uniform] = field(default_factory=dict)
 
-    def guess(self, node: int) -> Any:
-        return self._number("guess", node)
+    def race(self, law: Any, depth: int) -> int:
+        return int(law.draw(self.at(self.position + depth)._uniform(PLACE, 0)))
 
-    def test(self, node: int) -> Any:
-        return self._number("test", node)
-
-    def last(self) -> Any:
-        return self._number("last", 0)
-
-    def _number(self, purpose: str, node: int) -> Uniform:
-        return self._known.setdefault((self._position, purpose, node), Uniform(self._fork))
+    def _uniform(self, purpose: int, node: int) -> Any:
+        return self.known.setdefault((self.position, purpose, node), Uniform(self.fork))

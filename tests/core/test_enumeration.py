@@ -15,9 +15,9 @@ from foredraft.core import round as rounds
 from foredraft.core.accept import accept, residual
 from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Point
-from foredraft.core.planner import FixedPlanner
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
+from foredraft.engine.planner import FixedPlanner
 
 from .exact import (
     PROMPT,
@@ -60,12 +60,12 @@ def drafted_law(
     mean = Fraction(0)
 
     def run(fork: Any) -> tuple[tuple[int, ...], int]:
-        sequence = Text(list(PROMPT), limit=len(PROMPT) + length, stop_ids=stop, noise=ForkNoise(fork))
+        sequence = Text(list(PROMPT), limit=len(PROMPT) + length, stop_ids=stop, noise=ForkNoise(fork=fork))
         target, planner, drafter = ToyTarget(table), EagerPlanner(limit), ToyDrafter(guess)
         if finish:
             first = generate([sequence], target, drafter, planner)[0][0]
         else:
-            first = rounds.run_round([sequence], target, drafter, planner, rounds.Tally())[0]
+            first = rounds.run_round([sequence], target, drafter, planner)[0]
         return tuple(sequence.answer), first.accepted
 
     with patch.object(rounds, "distribution", as_laws):
@@ -81,7 +81,7 @@ def drafted_law(
 def test_the_forking_source_is_fair() -> None:
     drawn: Counter[int] = Counter()
     probabilities = law(0, 2, 0, 3, 1, 0)
-    for weight, token in branches(lambda fork: Dense(probabilities).draw(ForkNoise(fork).last())):
+    for weight, token in branches(lambda fork: Dense(probabilities).draw(ForkNoise(fork=fork).last())):
         drawn[token] += weight
     assert [drawn[i] for i in range(6)] == list(probabilities)
 
@@ -182,9 +182,9 @@ def test_ragged_batch() -> None:
     joint: Counter[Any] = Counter()
 
     def run(fork: Any) -> Any:
-        texts = [Text(list(prompt), limit=9, noise=ForkNoise(fork)) for prompt in prompts]
+        texts = [Text(list(prompt), limit=9, noise=ForkNoise(fork=fork)) for prompt in prompts]
         guess = lambda s, quote, noise: sampled_chain(q_of(q), 2 if len(s.tokens) == 2 else 1)(s, quote, noise)  # noqa: E731
-        rounds.run_round(texts, ToyTarget(p), ToyDrafter(guess), EagerPlanner(5), rounds.Tally())
+        rounds.run_round(texts, ToyTarget(p), ToyDrafter(guess), EagerPlanner(5))
         return tuple(tuple(t.answer) for t in texts)
 
     with patch.object(rounds, "distribution", as_laws):
@@ -225,7 +225,7 @@ def test_filters_through_the_real_distribution(name: str) -> None:
     found: Counter[Any] = Counter()
 
     def run(fork: Any) -> Any:
-        sequence = Text(list(PROMPT), limit=len(PROMPT) + 3, noise=ForkNoise(fork), params=params, prompt_length=1)
+        sequence = Text(list(PROMPT), limit=len(PROMPT) + 3, noise=ForkNoise(fork=fork), params=params, prompt_length=1)
         generate([sequence], ToyTarget(table), ToyDrafter(sampled_chain(q)), FixedPlanner(2))
         return tuple(sequence.answer[1:])
 
@@ -270,7 +270,7 @@ def test_a_point_is_its_dense_twin(token: int) -> None:
             for p, q in zip(p_pair, (None, (Dense(onehot), Dense(onehot))), strict=True):
                 draft = Draft.chain([token, token], q)
                 found: Counter[Any] = Counter()
-                for weight, kept in branches(lambda fork, d=draft, p=p: accept(d, lambda n: p, ForkNoise(fork))):  # type: ignore[misc]
+                for weight, kept in branches(lambda fork, d=draft, p=p: accept(d, lambda n: p, ForkNoise(fork=fork))):  # type: ignore[misc]
                     found[kept.path, tuple(Fraction(kept.law[i]) for i in range(3))] += weight
                 results.append(found)
             assert results[0] == results[1]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from foredraft.core.draft import Draft, Outcome
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
-from foredraft.core.planner import FixedPlanner
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
+from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.tally import Tally
 
 from .toys import EagerPlanner, Guess, Table, ToyDrafter, ToyTarget, generate, nothing, sampled_chain, sampled_tree
 

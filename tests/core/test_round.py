@@ -11,11 +11,11 @@ import pytest
 from foredraft.core.draft import ROOT, Draft, Kept, Outcome
 from foredraft.core.law import Dense, Point
 from foredraft.core.noise import Noise
-from foredraft.core.planner import FixedPlanner, FixedQuote
 from foredraft.core.round import commit, propose, run_round
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
+from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.tally import Tally
 from foredraft.errors import DrafterError, NumericalError, OptionError
 
 from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, nothing

@@ -16,9 +16,9 @@ import pytest
 
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
-from foredraft.core.planner import FixedPlanner
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
+from foredraft.engine.planner import FixedPlanner
 
 from .exact import filtered_by_hand
 from .toys import Guess, Table, ToyDrafter, ToyTarget, generate, onehot_tree, sampled_chain, sampled_tree

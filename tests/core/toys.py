@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.core.draft import Draft, Outcome, Scored
+from foredraft.core.draft import Draft, Outcome, Round, Scored
 from foredraft.core.law import Dense, Law
-from foredraft.core.planner import FixedQuote
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
-from foredraft.core.tally import Tally
+from foredraft.engine.planner import FixedQuote
+from foredraft.engine.tally import Tally
 
 
 class Table:
@@ -99,7 +99,7 @@ class EagerPlanner:
     def quote(self, sequences: Sequence[Text]) -> list[FixedQuote]:
         return [FixedQuote(self.limit) for _ in sequences]
 
-    def record(self, outcomes: Sequence[Outcome]) -> None: ...
+    def record(self, done: Round) -> None: ...
 
 
 def nothing(sequence: Text, quote: Any, noise: Any) -> Draft:
@@ -115,7 +115,7 @@ def sampled_chain(law: Callable[[Sequence[int]], Law], length: int | None = None
         laws: list[Law] = []
         while quote.worth(1.0, len(tokens)) if length is None else len(tokens) < length:
             q = law([*sequence.tokens, *tokens])
-            token = q.draw(noise.guess(len(tokens)))
+            token = noise.guess(q, len(tokens), len(tokens))
             tokens.append(token)
             laws.append(q)
         return Draft.chain(tokens, laws, "toy")
@@ -140,7 +140,7 @@ def sampled_tree(law: Callable[[Sequence[int]], Dense], shape: Shape, replacemen
                 if not any(q.probabilities > 0):
                     return
                 node = len(tokens)
-                tokens.append(q.draw(noise.guess(node)))
+                tokens.append(noise.guess(q, node, len(path) - len(sequence.tokens)))
                 parents.append(parent)
                 laws.append(q)
                 token = tokens[node]
@@ -183,7 +183,7 @@ def generate(
     history: list[list[Outcome]] = [[] for _ in sequences]
     tally = tally or Tally()
     while running := [i for i, s in enumerate(sequences) if s.finish_reason is None]:
-        outcomes = run_round([sequences[i] for i in running], target, drafter, planner, tally)
+        outcomes = run_round([sequences[i] for i in running], target, drafter, planner, [tally])
         for i, outcome in zip(running, outcomes, strict=True):
             history[i].append(outcome)
     return history

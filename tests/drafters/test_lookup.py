@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.core.noise import Noise
-from foredraft.core.planner import FixedQuote
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup, find_continuation
+from foredraft.engine.planner import FixedQuote
 from foredraft.errors import OptionError
 
 

@@ -17,10 +17,10 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from foredraft.core.draft import Draft
-from foredraft.core.planner import FixedPlanner
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence
-from foredraft.core.tally import Tally
+from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.tally import Tally
 from foredraft.errors import (
     ModelError,
     ModelNotFound,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foredraft.core.draft import Outcome
+from foredraft.core.draft import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import OptionError
 
@@ -47,5 +47,5 @@ class FixedPlanner:
             for s in sequences
         ]
 
-    def record(self, outcomes: Sequence[Outcome]) -> None:
+    def record(self, done: Round) -> None:
         """Learn nothing."""

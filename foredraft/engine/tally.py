@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
-from foredraft.core.draft import Outcome
+from foredraft.core.draft import Outcome, Round
 from foredraft.core.sequence import Sequence as Text
 
 
@@ -47,27 +47,31 @@ class Tally:
     draft_s: float = 0.0
     verify_s: float = 0.0
 
-    def record(
-        self, sequences: Sequence[Text], outcomes: Sequence[Outcome], *, draft_s: float, verify_s: float, all_s: float
-    ) -> None:
+    def see(self, done: Round) -> None:
         """Count one round of the batch."""
-        decoding = False
-        for sequence, outcome in zip(sequences, outcomes, strict=True):
-            self.tokens += len(outcome.tokens)
-            if len(sequence) - len(outcome.tokens) == sequence.prompt_length:
-                self.answers += 1
-                continue
-            decoding = True
-            self.passes += 1
-            if len(outcome.draft):
-                self.total.add(outcome)
-                self.by_drafter.setdefault(outcome.draft.source, Count()).add(outcome)
-        if decoding:
-            self.decode_s += all_s
-            self.draft_s += draft_s
-            self.verify_s += verify_s
+        now = perf_counter()
+        answers = self.answers
+        for sequence, outcome in zip(done.sequences, done.outcomes, strict=True):
+            self.count(sequence, outcome)
+        if self.answers - answers < len(done.outcomes):  # some of it was decoding
+            self.decode_s += now - done.began
+            self.draft_s += done.drafted - done.began
+            self.verify_s += done.verified - done.drafted
         else:
-            self.prefill_s += all_s
+            self.prefill_s += now - done.began
+
+    def count(self, sequence: Text, outcome: Outcome) -> None:
+        """Count one round of one sequence, without its time; one that failed counts nothing."""
+        if not outcome.tokens:
+            return
+        self.tokens += len(outcome.tokens)
+        if len(sequence) - len(outcome.tokens) == sequence.prompt_length:
+            self.answers += 1
+            return
+        self.passes += 1
+        if len(outcome.draft):
+            self.total.add(outcome)
+            self.by_drafter.setdefault(outcome.draft.source, Count()).add(outcome)
 
     @property
     def mean_tokens_per_pass(self) -> float:

@@ -17,7 +17,6 @@ after a refusal is that token too. The text is the target's own draw, place by p
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
@@ -72,4 +71,4 @@ def residual(p: Law, q: Law) -> Law:
     left = p.probabilities - q.over(p)
     left = xp.where(left > 0, left, 0 * left)
     total = xp.sum(left)
-    return replace(p, probabilities=left / total) if total > 0 else p
+    return p.with_probabilities(left / total) if total > 0 else p

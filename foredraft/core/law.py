@@ -34,6 +34,10 @@ class Law(Protocol):
         """Return the possible token whose clock rings first: least ``clocks(ids)`` [S] over its probability."""
         ...
 
+    def fits(self, vocabulary: int) -> bool:
+        """Say whether this is a law over so many tokens."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -57,6 +61,10 @@ class Point:
     def first(self, clocks: Callable[[Any], Any]) -> int:  # noqa: ARG002 - as above
         """Return the one token there is."""
         return self.token
+
+    def fits(self, vocabulary: int) -> bool:
+        """Say whether the token is among so many."""
+        return 0 <= self.token < vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +102,14 @@ class Dense:
         ids = np.asarray(to_device(self.ids, "cpu"))[law > 0]
         return int(ids[np.argmin(clocks(ids) / law[law > 0])])
 
+    def fits(self, vocabulary: int) -> bool:
+        """Say whether there are so many numbers."""
+        return tuple(self.probabilities.shape) == (vocabulary,)
+
+    def with_probabilities(self, probabilities: Any) -> Dense:
+        """Return the law that gives other probabilities [S] to the same tokens."""
+        return Dense(probabilities)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse(Dense):
@@ -113,3 +129,11 @@ class Sparse(Dense):
     def draw(self, uniform: float) -> int:
         """Return the token at ``uniform`` of the cumulative law, by inversion."""
         return int(self.ids[Dense.draw(self, uniform)])
+
+    def fits(self, vocabulary: int) -> bool:
+        """Say whether every token is among so many."""
+        return len(self.ids) > 0 and 0 <= int(self.ids[0]) and int(self.ids[-1]) < vocabulary
+
+    def with_probabilities(self, probabilities: Any) -> Dense:
+        """Return the law that gives other probabilities [S] to the same tokens."""
+        return Sparse(probabilities, self.ids)

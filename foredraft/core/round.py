@@ -82,10 +82,9 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
             raise DrafterError(f"{name}: guessed token {token}, outside the vocabulary of {vocabulary}")
     for token, law in zip(draft.tokens, draft.laws or (), strict=False):
         if not isinstance(law, Point | Dense):
-            raise DrafterError(f"{name}: a law is a Point or a Dense, not a {type(law).__name__}")
-        if isinstance(law, Dense) and law.probabilities.shape != (vocabulary,):
-            shape = tuple(law.probabilities.shape)
-            raise DrafterError(f"{name}: a law of shape {shape}, for a vocabulary of {vocabulary}")
+            raise DrafterError(f"{name}: a law is a Point, a Dense or a Sparse, not a {type(law).__name__}")
+        if not law.fits(vocabulary):
+            raise DrafterError(f"{name}: a law over other tokens than the vocabulary of {vocabulary}")
         if not law[token] > 0:  # NaN included
             raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
     return replace(draft, source=name) if draft.source == NO_GUESS.source else draft

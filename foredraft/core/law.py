@@ -132,7 +132,7 @@ class Sparse(Dense):
 
     def fits(self, vocabulary: int) -> bool:
         """Say whether every token is among so many."""
-        return len(self.ids) > 0 and 0 <= int(self.ids[0]) and int(self.ids[-1]) < vocabulary
+        return len(self.ids) > 0 and int(self.ids[0]) >= 0 and int(self.ids[-1]) < vocabulary
 
     def with_probabilities(self, probabilities: Any) -> Dense:
         """Return the law that gives other probabilities [S] to the same tokens."""

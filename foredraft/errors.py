@@ -11,6 +11,9 @@ ForedraftError
 │   └── NumericalError          the model answered with NaN or infinite logits
 ├── DrafterError                an unknown drafter, or one that broke the protocol
 │   └── VocabularyMismatch      draft and target do not speak the same tokens
+├── GenerationError             an answer that cannot go on as its options want it
+│   ├── NoTokenLeft             the options rule every token out
+│   └── GrammarLimit            a grammar that has become too complex to follow
 ├── FetchError                  a download that failed or is not what was asked for
 └── StorageError                the disk refused (full, read-only)
 
@@ -21,8 +24,11 @@ __all__ = [
     "DrafterError",
     "FetchError",
     "ForedraftError",
+    "GenerationError",
+    "GrammarLimit",
     "ModelError",
     "ModelNotFound",
+    "NoTokenLeft",
     "NumericalError",
     "OptionError",
     "PromptError",
@@ -84,6 +90,18 @@ class DrafterError(ForedraftError):
 
 class VocabularyMismatch(DrafterError):  # noqa: N818 - as above
     """Draft and target do not speak the same tokens."""
+
+
+class GenerationError(ForedraftError):
+    """An answer that cannot go on as its options want it; other answers are not touched."""
+
+
+class NoTokenLeft(GenerationError):  # noqa: N818 - as above
+    """The options rule every token out."""
+
+
+class GrammarLimit(GenerationError):  # noqa: N818 - as above
+    """A grammar that has become too complex to follow."""
 
 
 class FetchError(ForedraftError):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
-from operator import index
-from typing import Any, Final, SupportsIndex, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
 from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
+from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
+from foredraft.models.grammar_source import GrammarSource
+from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, whole
 
 MAX_TOKENS: Final = 512
+RULES: Final = ("auto", "ratio", "coupled")
 
 
 class Options(TypedDict, total=False):
@@ -41,11 +42,11 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
-    logit_bias: Mapping[int, float] | None
-    bad_words: Sequence[str]
+    logit_bias: Mapping[int, float] | str | None
+    bad_words: str | Sequence[str] | None
     logprobs: int | None
     n: int
-    json_schema: str | None
+    json_schema: Mapping[str, Any] | str | None
     regex: str | None
     max_new_tokens: int
     do_sample: bool
@@ -54,24 +55,12 @@ class Options(TypedDict, total=False):
     num_assistant_tokens: int
 
 
-# options of the contract that come in a later version: their neutral values are honoured, others are refused
-_LATER: Final[Mapping[str, tuple[object, ...]]] = {
-    "min_tokens": (0, None),
-    "repetition_penalty": (1.0, None),
-    "presence_penalty": (0.0, None),
-    "frequency_penalty": (0.0, None),
-    "logit_bias": (None, {}),
-    "bad_words": (None, (), []),
-    "logprobs": (None, False),
-    "n": (1, None),
-    "json_schema": (None,),
-    "regex": (None,),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one generation will do. ``drafter`` and ``draft_tokens`` are None where the model's own defaults hold."""
+    """What one generation will do. ``drafter`` and ``draft_tokens`` are None where the model's own defaults hold.
+
+    ``shaping`` lacks the ``bad_words``, which are text until a tokenizer has read them (``prompts.bad_word_ids``).
+    """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = MAX_TOKENS
@@ -83,6 +72,12 @@ class Settings:
     drafter: object = None
     draft_tokens: int | None = None
     draft_temperature: float | None = None
+    rule: str = "auto"
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
+    bad_words: tuple[str, ...] = ()
+    grammar: GrammarSource | None = None
+    logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None for none at all
+    n: int = 1
 
 
 def settle(options: Options) -> Settings:
@@ -91,16 +86,15 @@ def settle(options: Options) -> Settings:
     for name in given:
         if name not in Options.__annotations__:
             raise OptionError(f"unknown option {name!r}{_nearest(name)}")
-        if name in _LATER and given[name] not in _LATER[name]:
-            raise OptionError(f"{name} is not in this version yet: leave it out")
-    if given.get("rule", "auto") not in ("auto", "ratio"):
-        raise OptionError(f"rule must be auto or ratio in this version, not {given['rule']!r}")
+    if given.get("rule", "auto") not in RULES:
+        raise OptionError(f"rule must be auto, ratio or coupled, not {given['rule']!r}")
     drafter, draft_tokens = _drafting(given)
     draft_temperature = given.get("draft_temperature")
     if draft_temperature is not None:
         draft_temperature = number("draft_temperature", draft_temperature)
         if draft_temperature < 0:
             raise OptionError(f"draft_temperature must be at least 0, not {draft_temperature}")
+    max_tokens = _max_tokens(given)
     return Settings(
         sampling=SamplingParams(
             temperature=_temperature(given),
@@ -108,7 +102,7 @@ def settle(options: Options) -> Settings:
             top_p=number("top_p", given.get("top_p", 1.0)),
             min_p=number("min_p", given.get("min_p", 0.0)),
         ),
-        max_tokens=_max_tokens(given),
+        max_tokens=max_tokens,
         seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
         stop=_stop(given.get("stop", ())),
         stop_token_ids=_stop_ids(given.get("stop_token_ids", ())),
@@ -117,23 +111,23 @@ def settle(options: Options) -> Settings:
         drafter=drafter,
         draft_tokens=draft_tokens,
         draft_temperature=draft_temperature,
+        rule=given.get("rule", "auto"),
+        shaping=shaping(given, max_tokens),
+        bad_words=bad_words(given.get("bad_words", ())),
+        grammar=grammar(given),
+        logprobs=logprobs(given.get("logprobs")),
+        n=whole("n", given.get("n", 1), least=1, most=MAX_N),
     )
 
 
-def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
-    """Return ``value`` if it is a whole number in range. Raises OptionError."""
-    given = index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
-    if given is None or given < least or (most is not None and given > most):
-        span = f"of at least {least}" if most is None else f"between {least} and {most}"
-        raise OptionError(f"{name} must be a whole number {span}, not {value!r}")
-    return given
-
-
-def number(name: str, value: object) -> float:
-    """Return ``value`` as a float if it is a finite number. Raises OptionError."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise OptionError(f"{name} must be a number, not {value!r}")
-    return float(value)
+def check_vocabulary(settings: Settings, vocabulary: int) -> None:
+    """Refuse tokens that a vocabulary of so many does not have. Raises OptionError."""
+    for token in settings.stop_token_ids:
+        if token >= vocabulary:
+            raise OptionError(f"stop token {token} is not in the vocabulary of {vocabulary}")
+    for token, _ in settings.shaping.logit_bias:
+        if token >= vocabulary:
+            raise OptionError(f"logit_bias names token {token}, which is not in the vocabulary of {vocabulary}")
 
 
 def draft_length(value: object) -> int | None:

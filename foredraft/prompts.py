@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from foredraft.errors import PromptError
+from foredraft.errors import OptionError, PromptError
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.options import Settings
 
@@ -83,3 +83,17 @@ def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:
             raise PromptError(f"a message needs a role and a content, both text, not {turn!r:.100}")
         messages.append({"role": turn["role"], "content": turn["content"]})
     return messages
+
+
+def bad_word_ids(bad_words: Sequence[str], words: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return bad words as token sequences: each as it is written at the start of a text and after a space.
+
+    Raises OptionError for one that the tokenizer has no tokens for.
+    """
+    sequences: dict[tuple[int, ...], None] = {}
+    for word in bad_words:
+        if not is_text(word) or not words.encode(word.lstrip(), special=False):
+            raise OptionError(f"the bad word {word!r} has no tokens in this vocabulary")
+        for written in (word.lstrip(), f" {word.lstrip()}"):
+            sequences[tuple(words.encode(written, special=False))] = None
+    return tuple(sequences)

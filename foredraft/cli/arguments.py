@@ -7,6 +7,7 @@ from argparse import SUPPRESS
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from foredraft.cli.console import COLOUR
+from foredraft.cli.files import read_schema
 from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto, wholes
 from foredraft.errors import OptionError
 from foredraft.models.registry import DEFAULT_MODEL
@@ -41,7 +42,9 @@ def add_model(parser: Parser) -> None:
     group.add_argument(
         "--draft-temperature", metavar="T", type=number, help="the drafter's own; the text is exact at any"
     )
-    group.add_argument("--rule", type=one_of("auto", "ratio", "coupled"), metavar="RULE", help="auto or ratio")
+    group.add_argument(
+        "--rule", type=one_of("auto", "ratio", "coupled"), metavar="RULE", help="auto (default), ratio or coupled"
+    )
     group.add_argument("--speculative-config", metavar="JSON", help="the same in vLLM's words")
     for name in ("--prediction", "--cache-scope"):
         group.add_argument(name, help=SUPPRESS)
@@ -54,7 +57,7 @@ def add_sampling(parser: Parser) -> None:
     group.add_argument("--top-k", metavar="K", type=whole, help="of the K likeliest tokens; 0 (default) is all")
     group.add_argument("--top-p", metavar="P", type=number, help="of the likeliest that make up P (default 1)")
     group.add_argument("--min-p", metavar="P", type=number, help="of those P times as likely as the first (default 0)")
-    group.add_argument("--seed", metavar="N", type=whole, help="the same text again, with the same drafter and length")
+    group.add_argument("--seed", metavar="N", type=whole, help="the same text again, whatever the drafter")
     group.add_argument(
         "--generation-config", action="store_true", help="the checkpoint's own sampling where none is named"
     )
@@ -63,19 +66,37 @@ def add_sampling(parser: Parser) -> None:
     group.add_argument(
         "--stop-token-ids", metavar="ID,...", type=wholes, action="extend", help="end after any of these tokens"
     )
-    for name, kind in (
-        ("--min-tokens", whole),
-        ("--repetition-penalty", number),
-        ("--presence-penalty", number),
-        ("--frequency-penalty", number),
-        ("--logprobs", whole),
-        ("-n", whole),
-        ("--logit-bias", str),
-        ("--json-schema", str),
-        ("--regex", str),
-    ):
-        group.add_argument(name, type=kind, help=SUPPRESS)
-    group.add_argument("--bad-words", action="append", help=SUPPRESS)
+    group.add_argument("--min-tokens", metavar="N", type=whole, help="no end before N tokens (default 0)")
+
+
+def add_shaping(parser: Parser) -> None:
+    """Add what favours, penalises and forbids tokens."""
+    group = parser.add_argument_group("penalties and bans")
+    group.add_argument("--logit-bias", metavar="BIAS", help="add to logits: ID:VALUE,... or JSON; -100 to 100")
+    group.add_argument(
+        "--repetition-penalty", metavar="P", type=number, help="on tokens of prompt and answer; 1 (default) is off"
+    )
+    group.add_argument(
+        "--presence-penalty", metavar="P", type=number, help="on tokens that the answer has; -2 to 2 (default 0)"
+    )
+    group.add_argument("--frequency-penalty", metavar="P", type=number, help="the same each time it has one")
+    group.add_argument("--bad-words", metavar="TEXT", action="append", help="never write this; may be repeated")
+
+
+def add_form(parser: Parser) -> None:
+    """Add what the whole answer must look like."""
+    group = parser.add_argument_group("form of the answer")
+    group.add_argument("--json-schema", metavar="SCHEMA", help="JSON that matches this schema: its text, or a file")
+    group.add_argument("--regex", metavar="REGEX", help="a text that matches this as a whole")
+
+
+def add_choices(parser: Parser) -> None:
+    """Add how many answers there are, and what is told of their tokens."""
+    group = parser.add_argument_group("answers")
+    group.add_argument("-n", metavar="N", type=whole, help="answers to each prompt, drawn apart (default 1)")
+    group.add_argument(
+        "--logprobs", metavar="N", type=whole, help="in --json: log-probabilities, of the N likeliest too"
+    )
 
 
 def add_template(parser: Parser, *, raw: bool) -> None:
@@ -118,5 +139,7 @@ def generation_options(args: argparse.Namespace) -> Options:
     drafting = {
         name: value for name in ("draft_tokens", "draft_temperature") if (value := getattr(args, name)) is not None
     }
+    if "json_schema" in named:
+        named["json_schema"] = read_schema(named["json_schema"])
     settle(cast("Options", {**named, **drafting}))
     return cast("Options", named)

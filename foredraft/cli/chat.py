@@ -40,6 +40,8 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "foredraft chat [options]"
     arguments.add_model(parser)
     arguments.add_sampling(parser)
+    arguments.add_shaping(parser)
+    arguments.add_form(parser)
     arguments.add_template(parser, raw=False)
     arguments.add_machine(parser)
     arguments.add_output(parser)

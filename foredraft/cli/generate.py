@@ -26,6 +26,7 @@ examples:
   foredraft generate @notes.txt --system "Summarise." --max-tokens 100
   foredraft generate --prompts questions.jsonl --json --drafter none
   foredraft generate "Once" --raw --temperature 0.8 --seed 1 --drafter lookup+model:PATH
+  foredraft generate "Name a person." --json-schema person.json
 """
 
 
@@ -37,6 +38,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--prompts", metavar="FILE", help="answer many: JSON lines with prompt or turns")
     arguments.add_model(parser)
     arguments.add_sampling(parser)
+    arguments.add_shaping(parser)
+    arguments.add_form(parser)
+    arguments.add_choices(parser)
     arguments.add_template(parser, raw=True)
     arguments.add_machine(parser)
     arguments.add_output(parser)

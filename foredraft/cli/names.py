@@ -21,7 +21,7 @@ _DOUBLE: Final = frozenset(
 def as_options(message: str) -> str:
     """Return the sentence with ``max_tokens`` written ``--max-tokens``, so that it names what was typed."""
     first, _, rest = message.partition(" ")
-    if first in _SINGLE and re.match(r"(must|is|asks)\b", rest):
+    if first in _SINGLE and re.match(r"(must|is|asks|has|does|cannot)\b", rest):
         message = f"{'-' if first == 'n' else '--'}{first} {rest}"
     return re.sub(r"(?<![\w/.'\"-])[a-z]+(?:_[a-z]+)+(?![\w/'\"(])", _dashed, message)
 

@@ -36,29 +36,32 @@ class AnswerText:
     """The text of one answer while it grows.
 
     ``push`` is what ends a sequence at a stop string; the string itself and what follows it are not part of the text.
-    What could still become a stop string is not released before that is settled.
+    What could still become a stop string is not released before that is settled. A stop string that is complete before
+    the answer has ``min_tokens`` tokens is text like any other.
     """
 
-    def __init__(self, stream: TokenStream, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stream: TokenStream, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self.text = ""
         self._stream = stream
         self._stop = tuple(stop)
         self._longest = max((len(s) for s in self._stop), default=0)
         self._ends: list[int] = []  # length of the text after each token
+        self._min_tokens = min_tokens
+        self._passed = 0  # length of the text that no stop string may end in
         self._stopped = False
         self._shown_tokens = 0
         self._shown_text = 0
 
     def push(self, token: int) -> bool:
         """Add one token; say whether it completed a stop string."""
-        self._add(self._stream.push(token))
+        self._add(self._stream.push(token), len(self._ends) + 1)
         self._ends.append(len(self.text))
         return self._stopped
 
     def finish(self) -> None:
         """Settle what was held back; nothing follows but the last ``release``."""
         if not self._stopped:
-            self._add(self._stream.finish())
+            self._add(self._stream.finish(), len(self._ends))
         self._longest = 0
 
     def release(self, tokens: Sequence[int], origins: Sequence[str]) -> list[Piece]:
@@ -82,10 +85,14 @@ class AnswerText:
             return len(self.text)
         return min(self._ends[index], len(self.text))
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, tokens: int) -> None:
         searched = max(0, len(self.text) - self._longest + 1)
         self.text += text
-        found = [at for s in self._stop if (at := self.text.find(s, searched)) >= 0]
+        if tokens < self._min_tokens:
+            self._passed = len(self.text)
+            return
+        starts = {s: max(searched, self._passed - len(s) + 1) for s in self._stop}
+        found = [at for s, start in starts.items() if (at := self.text.find(s, start)) >= 0]
         if found:
             self.text = self.text[: min(found)]
             self._stopped = True

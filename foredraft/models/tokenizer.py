@@ -149,6 +149,10 @@ class Tokenizer:
         """Return ``push(id) -> str`` and ``finish() -> str`` whose pieces, joined, are what ``decode`` returns."""
         return text_stream(self._backend, self._special, whole=self._clean_up)
 
+    def definition(self) -> str:
+        """Return the tokenizer as the text of a tokenizer.json."""
+        return str(self._backend.to_str())
+
     def fingerprint(self) -> str:
         """Return a digest of which id is which token."""
         digest = hashlib.sha256()

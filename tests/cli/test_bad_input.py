@@ -17,16 +17,6 @@ from tests.models.checkpoints import make_checkpoint
 from tests.tiny import make_chat_model, write_tokenizer
 
 LATER = {
-    "--min-tokens": "3",
-    "--repetition-penalty": "1.1",
-    "--presence-penalty": "0.5",
-    "--frequency-penalty": "0.5",
-    "--logit-bias": '{"5": 1}',
-    "--bad-words": "no",
-    "--logprobs": "3",
-    "-n": "2",
-    "--json-schema": "{}",
-    "--regex": "a+",
     "--prediction": "file",
     "--cache-scope": "mine",
 }
@@ -55,8 +45,27 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--draft-tokens some", "--draft-tokens must be a whole number or auto, not 'some'"),
         ("--draft-temperature -1", "--draft-temperature "),
         ("--stop-token-ids 1,x", "--stop-token-ids must be a whole number, not 'x'"),
-        ("--rule coupled", "--rule must be auto or ratio in this version, not 'coupled'"),
         ("--rule block", "--rule must be auto or ratio or coupled, not 'block'"),
+        ("--min-tokens -1", "--min-tokens must be a whole number of at least 0, not -1"),
+        ("--min-tokens 9 --max-tokens 8", "--min-tokens 9 is more than --max-tokens 8"),
+        ("--repetition-penalty 0", "--repetition-penalty must be a number between 0.01 and 100, not 0"),
+        ("--repetition-penalty much", "--repetition-penalty must be a number, not 'much'"),
+        ("--presence-penalty 3", "--presence-penalty must be a number between -2 and 2, not 3"),
+        ("--frequency-penalty -3", "--frequency-penalty must be a number between -2 and 2, not -3"),
+        ("--logit-bias 5", "--logit-bias must map token ids to numbers"),
+        ("--logit-bias 5:101", "--logit-bias of token 5 must be a number between -100 and 100, not 101"),
+        ("--logit-bias x:1", "--logit-bias names its tokens by their ids, and 'x' is none"),
+        ("--logprobs 21", "--logprobs must be a whole number between 0 and 20, not 21"),
+        ("-n 0", "-n must be a whole number between 1 and 128, not 0"),
+        ("-n 1000000000", "-n must be a whole number between 1 and 128, not 1000000000"),
+        (
+            "--json-schema absent.json",
+            "--json-schema must be a JSON object or a file, and there is no file 'absent.json'",
+        ),
+        ("--json-schema @absent.json", "--json-schema must be a JSON object or a file"),
+        ("--json-schema .", "--json-schema: '.' cannot be read: "),
+        ("--json-schema {", "--json-schema is not JSON: "),
+        ("--json-schema {} --regex a", "--regex is there beside --json-schema, and both say "),
         ("--native-tier sse", "--native-tier must be one of auto, amx, avx512, avx2, portable, off"),
         ("--dtype int4", "--dtype must be one of"),
         ("--threads 0", "--threads must be between 1 and 1024, not 0"),
@@ -66,6 +75,25 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
 )
 def test_values_out_of_range(refused: Any, tiny: Path, words: str, sentence: str) -> None:
     assert refused("generate", "x", "--model", tiny, *words.split()).startswith(sentence)
+
+
+def test_words_that_are_none(refused: Any) -> None:
+    assert refused("generate", "x", "--bad-words", " ") == "a bad word must be text that is not blank, not ' '"
+    assert refused("generate", "x", "--regex", "") == "--regex must be text that is not empty, not ''"
+
+
+def test_a_schema_file_that_is_none(refused: Any, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_bytes(b"\xff{}")
+    assert refused("generate", "x", "--json-schema", "schema.json") == "--json-schema: schema.json is not UTF-8 text"
+    (tmp_path / "schema.json").write_text('{"a": "' + "x" * 70_000 + '"}')
+    assert "are the limit" in refused("generate", "x", "--json-schema", "schema.json")
+    (tmp_path / "schema.json").write_text("[1]")
+    assert "must be a JSON object" in refused("generate", "x", "--json-schema", "schema.json")
+
+
+@pytest.mark.parametrize("option", ["-n", "--logprobs"])
+def test_a_chat_has_one_answer_and_tells_no_probabilities(refused: Any, option: str) -> None:
+    assert refused("chat", option, "2").startswith(f"there is no option {option}")
 
 
 def test_an_empty_stop_string(refused: Any) -> None:

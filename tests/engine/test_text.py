@@ -112,3 +112,33 @@ def test_a_character_left_in_parts_is_shown_at_the_end(stop: tuple[str, ...]) ->
     answer.finish()
     assert answer.text == "a?"
     assert [p.text for p in answer.release([0, 1], ["x", "x"])] == ["a", "?"]
+
+
+def test_a_stop_string_before_min_tokens_is_text() -> None:
+    answer = AnswerText(Letters(["a", "END", "b", "E", "ND", "c"]), ("END",), min_tokens=3)
+    assert [answer.push(i) for i in range(5)] == [False, False, False, False, True]
+    assert answer.text == "aENDb"
+
+
+def test_a_stop_string_that_is_complete_with_the_last_of_min_tokens_ends_the_answer() -> None:
+    answer = AnswerText(Letters(["a", "E", "ND"]), ("END",), min_tokens=3)
+    assert [answer.push(i) for i in range(3)] == [False, False, True]
+    assert answer.text == "a"
+
+
+def test_a_stop_string_may_begin_before_min_tokens_and_overlap_one_that_did_not_count() -> None:
+    answer = AnswerText(Letters(["aa", "a"]), ("aa",), min_tokens=2)
+    assert not answer.push(0)
+    shown = "".join(piece.text for piece in answer.release([0], ["x"]))
+    assert answer.push(1)
+    assert answer.text == "a"
+    assert "a".startswith(shown)
+
+
+def test_min_tokens_that_are_never_reached_leave_the_text_whole() -> None:
+    answer = AnswerText(Letters(["END", None]), ("END", "?"), min_tokens=5)
+    assert not answer.push(0)
+    assert not answer.push(1)
+    answer.finish()
+    assert answer.text == "END?"
+    assert "".join(piece.text for piece in answer.release([0, 1], ["x", "x"])) == "END?"

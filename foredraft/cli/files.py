@@ -1,0 +1,29 @@
+"""Option values that lie in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foredraft.errors import OptionError
+
+
+def read_schema(word: str) -> str:
+    """Return the JSON schema a word stands for: itself where it begins as one does, else a file, PATH or @PATH.
+
+    Raises OptionError.
+    """
+    from foredraft.models.grammar_source import SCHEMA_BYTES
+
+    if word.lstrip().startswith("{"):
+        return word
+    path = word.removeprefix("@")
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(SCHEMA_BYTES + 1).decode()
+    except FileNotFoundError as fault:
+        raise OptionError(f"json_schema must be a JSON object or a file, and there is no file {path!r:.60}") from fault
+    except UnicodeDecodeError as fault:
+        raise OptionError(f"json_schema: {path} is not UTF-8 text") from fault
+    except (OSError, ValueError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else fault
+        raise OptionError(f"json_schema: {path!r:.60} cannot be read: {reason}") from fault

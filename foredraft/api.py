@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack, overload
@@ -20,18 +19,18 @@ from foredraft.compose import (
     load_host,
     make_drafter,
 )
-from foredraft.core.draft import Drafter
-from foredraft.core.noise import Noise
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.draft import Drafter, Watch
 from foredraft.drafters.none import NoDrafter
+from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.tally import Tally
-from foredraft.engine.text import AnswerText, Piece
+from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Options, Settings, draft_length, settle
-from foredraft.prompts import Prompt, is_batch, prompt_ids
+from foredraft.prompts import Prompt, is_batch
+from foredraft.request import Request, Requests
 from foredraft.result import Result, Speculative, Timings
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -75,17 +74,6 @@ def load(
     return loaded
 
 
-@dataclass(slots=True)
-class _Request:
-    """One prompt on its way."""
-
-    sequence: Text
-    answer: AnswerText
-    cached_tokens: int = 0
-    tally: Tally = field(default_factory=Tally)
-    origins: list[str] = field(default_factory=list)
-
-
 class LanguageModel:
     """A loaded model with its default drafter. Made by ``load``; not safe for use from two threads at once."""
 
@@ -101,6 +89,7 @@ class LanguageModel:
         self.host = host
         self.load_s = 0.0
         self._machine = machine
+        self._requests = Requests(host)
         self._progress = progress
         self._draft_hosts: dict[str, Host] = {}
         self._drafters: dict[tuple[str, int | None, float | None], Drafter] = {}
@@ -119,86 +108,74 @@ class LanguageModel:
         A prompt is text (put through the model's chat template unless ``raw=True``), a list of messages
         (``{"role", "content"}``) or a list of token ids. Options are those of ``foredraft.options.Options``.
 
-        Raises OptionError or PromptError before anything runs, NumericalError if the model breaks.
+        Raises OptionError or PromptError before anything runs, NumericalError if no token can be drawn; of a list only
+        the answer concerned fails, with ``finish_reason`` "error" and the fault in ``fault``.
         """
         settings = settle(options)
-        if not is_batch(prompt):
-            return self._answer([prompt], settings)[0]
-        return self._answer(list(prompt), settings)
+        if is_batch(prompt):
+            return self._answer(list(prompt), settings)
+        result = self._answer([prompt], settings)[0]
+        if result.fault is not None:
+            raise result.fault
+        return result
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
-        """Return the answer to one prompt piece by piece, as it is made. Options as for ``generate``."""
+        """Return the answer to one prompt piece by piece, as it is made. Options as for ``generate``, less ``n``."""
         settings = settle(options)
         if is_batch(prompt):
             raise PromptError("stream answers one prompt: call it once for each")
-        return Stream(self, self._request(prompt, settings), settings)
+        if settings.n > 1:
+            raise OptionError(f"stream gives one answer, not n={settings.n}: use generate")
+        return Stream(self, self._requests.make(prompt, settings)[0], settings)
 
     def _answer(self, prompts: list[Any], settings: Settings) -> list[Result]:
-        requests = [self._request(prompt, settings) for prompt in prompts]
+        requests = [self._requests.make(prompt, settings) for prompt in prompts]
         drafter = self._asked(settings)
         tally = Tally()
-        for _ in self._rounds(requests, settings, drafter, tally):
+        for _ in self._rounds([r for each in requests for r in each], settings, drafter, tally):
             pass
-        return [self._result(request, settings, drafter, tally) for request in requests]
-
-    def _request(self, prompt: Any, settings: Settings) -> _Request:
-        """Turn a prompt into a sequence ready to run."""
-        words = self.host.tokenizer
-        ids = prompt_ids(prompt, words, settings, self.host.target.vocabulary, self.host.context)
-        if settings.stop and words is None:
-            raise OptionError("stop strings need a tokenizer: load the model with tokenizer=")
-        answer = AnswerText(words.stream() if words is not None else _Wordless(), settings.stop)
-        for token in settings.stop_token_ids:
-            if token >= self.host.target.vocabulary:
-                raise OptionError(f"stop token {token} is not in the vocabulary of {self.host.target.vocabulary}")
-        stop_ids = settings.stop_token_ids | (words.stop_ids if words is not None else frozenset())
-        sequence = Text(
-            tokens=ids,
-            limit=min(len(ids) + settings.max_tokens, self.host.context),
-            params=settings.sampling,
-            noise=Noise(secrets.randbits(64) if settings.seed is None else settings.seed),
-            stop_ids=frozenset(stop_ids),
-            ends=answer.push,
-        )
-        return _Request(sequence, answer)
+        return [self._result(each, settings, drafter, tally) for each in requests]
 
     def _rounds(
-        self, requests: Sequence[_Request], settings: Settings, drafter: Drafter, tally: Tally
+        self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally
     ) -> Generator[None, None, None]:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
         planner = FixedPlanner(self._length(settings, drafter))
-        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, [tally])) as rounds:
+        watches: list[Watch] = [tally]
+        if settings.logprobs is not None:
+            recorder = LogprobRecorder(self.host.sampler.logprobs)
+            for request in requests:
+                request.scores = recorder.want(request.sequence, settings.logprobs)
+            watches.append(recorder)
+        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, watches)) as rounds:
             for outcomes in rounds:
                 for sequence, outcome in outcomes:
                     request = of[sequence]
                     if not request.origins:
                         request.cached_tokens = self.host.target.reused(sequence)
-                    request.tally.count(sequence, outcome)
-                    request.origins.extend(outcome.origins)
-                    if outcome.finish_reason is not None:
-                        request.answer.finish()
+                    request.take(outcome)
                 yield
 
-    def _result(self, request: _Request, settings: Settings, drafter: Drafter, tally: Tally) -> Result:
-        sequence = request.sequence
+    def _result(self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally) -> Result:
+        """Return what the answers to one prompt came to."""
+        host, first = self.host, requests[0]
+        choices = [request.choice(host.tokenizer) for request in requests]
         return Result(
-            model=self.host.name,
-            system_fingerprint=self.host.fingerprint,
-            tier=self.host.tier,
-            dtype=self.host.dtype,
+            model=host.name,
+            system_fingerprint=host.fingerprint,
+            tier=host.tier,
+            dtype=host.dtype,
             drafter=drafter.name,
-            rule="ratio",
+            rule="coupled" if first.sequence.noise.coupled else "ratio",
             seed=settings.seed,
-            text=request.answer.text,
-            token_ids=sequence.answer,
-            prompt_tokens=sequence.prompt_length,
-            cached_tokens=request.cached_tokens,
-            completion_tokens=len(sequence.answer),
-            finish_reason=sequence.finish_reason,
-            speculative=Speculative.of(request.tally, self._reason(settings, drafter)),
+            prompt_tokens=first.sequence.prompt_length,
+            cached_tokens=first.cached_tokens,
+            completion_tokens=sum(len(choice.token_ids) for choice in choices),
+            speculative=Speculative.of(first.tally, self._reason(settings, drafter)),
             timings=Timings.of(tally, self.load_s),
-            origins=request.origins,
+            choices=choices,
+            notices=_notices(settings),
         )
 
     def _reason(self, settings: Settings, drafter: Drafter) -> str | None:
@@ -253,7 +230,7 @@ class Stream(Iterator[Piece]):
     Leaving early is fine: ``close`` (or the end of a ``with``) gives the model's slot back.
     """
 
-    def __init__(self, model: LanguageModel, request: _Request, settings: Settings) -> None:
+    def __init__(self, model: LanguageModel, request: Request, settings: Settings) -> None:
         self.result: Result | None = None
         self._pieces = self._run(model, request, settings)
 
@@ -270,7 +247,7 @@ class Stream(Iterator[Piece]):
         """Stop generating."""
         self._pieces.close()
 
-    def _run(self, model: LanguageModel, request: _Request, settings: Settings) -> Generator[Piece, None, None]:
+    def _run(self, model: LanguageModel, request: Request, settings: Settings) -> Generator[Piece, None, None]:
         drafter = model._asked(settings)
         tally = Tally()
         rounds = model._rounds([request], settings, drafter, tally)
@@ -280,16 +257,13 @@ class Stream(Iterator[Piece]):
         finally:
             rounds.close()
             request.sequence.cancel()
-            self.result = model._result(request, settings, drafter, tally)
+            self.result = model._result([request], settings, drafter, tally)
+        if request.sequence.fault is not None:
+            raise request.sequence.fault
 
 
-class _Wordless:
-    """The token stream of a model without a tokenizer: its text is empty."""
-
-    def push(self, token: int) -> str:  # noqa: ARG002 - there are no words to look it up in
-        """Return nothing."""
-        return ""
-
-    def finish(self) -> str:
-        """Return nothing."""
-        return ""
+def _notices(settings: Settings) -> list[str]:
+    """Say what a user may not expect of the options he gave."""
+    if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
+        return ["under rule ratio the text of a seed also depends on the drafter and its lengths; under coupled it does not"]
+    return []

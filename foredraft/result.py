@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from foredraft.engine.tally import Tally
@@ -71,12 +71,54 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One answer.
+class TokenLogprob:
+    """The natural logarithm of a token's probability, by the target's raw logits: before any option touches them.
+
+    ``top_logprobs`` holds the likeliest tokens at that place, the likeliest first, as many as were asked for. ``token``
+    is the token's own text; a token that is part of a character has a replacement sign there.
+    """
+
+    token_id: int
+    token: str
+    logprob: float
+    top_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the ``n`` answers to a prompt.
 
     ``token_ids`` holds every generated token, a final end-of-text token included; ``text`` is what they say, cut before
-    a stop string. ``origins`` tells who wrote each token (see ``Piece.origin``). ``cached_tokens`` of the
-    ``prompt_tokens`` were not fed again, because an earlier request had left them in the cache.
+    a stop string. ``origins`` tells who wrote each token (see ``Piece.origin``); ``logprobs`` is None unless asked for.
+    ``finish_reason`` is "stop", "length", "cancelled" or "error"; ``fault`` then says why no token could be drawn.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    logprobs: list[TokenLogprob] | None
+    origins: list[str]
+    fault: Exception | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as ``foredraft generate -n N --json`` prints it."""
+        names = ("index", "text", "token_ids", "finish_reason")
+        document: dict[str, Any] = {name: getattr(self, name) for name in names}
+        document["logprobs"] = None if self.logprobs is None else [asdict(each) for each in self.logprobs]
+        if self.fault is not None:
+            document["error"] = str(self.fault)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one prompt: an answer, and where ``n`` were asked for, the others in ``choices``.
+
+    ``text``, ``token_ids``, ``finish_reason``, ``logprobs``, ``origins`` and ``fault`` are those of choice 0, which is
+    the answer that ``n`` = 1 gives; ``completion_tokens``, ``speculative`` and ``timings`` count all of them.
+    ``cached_tokens`` of the ``prompt_tokens`` were not fed again, because an earlier request had left them in the cache.
+    ``notices`` says what may not be expected of the options.
     """
 
     model: str
@@ -86,18 +128,55 @@ class Result:
     drafter: str
     rule: str
     seed: int | None
-    text: str
-    token_ids: list[int]
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    finish_reason: str | None
     speculative: Speculative
     timings: Timings
-    origins: list[str]
+    choices: list[Choice]
+    notices: list[str]
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Its tokens."""
+        return self.choices[0].token_ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprob] | None:
+        """Its tokens' log-probabilities, where they were asked for."""
+        return self.choices[0].logprobs
+
+    @property
+    def origins(self) -> list[str]:
+        """Who wrote each of its tokens."""
+        return self.choices[0].origins
+
+    @property
+    def fault(self) -> Exception | None:
+        """Why no token could be drawn, where that ended it."""
+        return self.choices[0].fault
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document ``foredraft generate --json`` prints."""
-        document = asdict(self)
-        del document["origins"]
+        """Return the document ``foredraft generate --json`` prints; ``choices`` are in it where there are several."""
+        first = self.choices[0].to_dict()
+        del first["index"]
+        names = ("model", "system_fingerprint", "tier", "dtype", "drafter", "rule", "seed")
+        document: dict[str, Any] = {name: getattr(self, name) for name in names}
+        document |= {"text": first.pop("text"), "token_ids": first.pop("token_ids")}
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            document[name] = getattr(self, name)
+        document |= first
+        document |= {"speculative": asdict(self.speculative), "timings": asdict(self.timings), "notices": self.notices}
+        if len(self.choices) > 1:
+            document["choices"] = [choice.to_dict() for choice in self.choices]
         return document

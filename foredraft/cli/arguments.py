@@ -95,7 +95,7 @@ def add_choices(parser: Parser) -> None:
     group = parser.add_argument_group("answers")
     group.add_argument("-n", metavar="N", type=whole, help="answers to each prompt, drawn apart (default 1)")
     group.add_argument(
-        "--logprobs", metavar="N", type=whole, help="in --json: log-probabilities, of the N likeliest too"
+        "--logprobs", metavar="N", type=whole, help="log-probabilities of the tokens, and of the N likeliest at each"
     )
 
 

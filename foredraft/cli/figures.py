@@ -61,6 +61,8 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
 def _length(result: Result) -> str:
     count = f"{result.completion_tokens} token{'' if result.completion_tokens == 1 else 's'}"
     notes = {"length": " (limit)", "stop": ""}
+    if len(result.choices) > 1:
+        return f"{len(result.choices)} answers, {count}"
     return count + notes.get(result.finish_reason or "", " (stopped)")
 
 
@@ -74,7 +76,7 @@ def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> li
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:
     return {
-        "answers": sum(1 for r in results if r.completion_tokens),
+        "answers": sum(1 for r in results for choice in r.choices if choice.token_ids),
         "prompt_tokens": sum(r.prompt_tokens for r in results),
         "completion_tokens": sum(r.completion_tokens for r in results),
         "rounds": sum(r.speculative.rounds for r in results),
@@ -93,5 +95,5 @@ def _rate(counts: dict[str, int]) -> float:
 
 def _tokens_per_s(results: Sequence[Result]) -> float | None:
     seconds = sum(r.timings.decode_s for r in results)
-    decoded = sum(max(0, r.completion_tokens - 1) for r in results)
+    decoded = sum(max(0, len(choice.token_ids) - 1) for r in results for choice in r.choices)
     return decoded / seconds if seconds > 0 else None

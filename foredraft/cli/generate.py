@@ -13,6 +13,7 @@ from foredraft.cli.ink import Pen
 from foredraft.cli.loading import load_model, with_generation_config
 from foredraft.cli.parser import Parser
 from foredraft.cli.prompts import Line, read_lines, read_prompt
+from foredraft.cli.several import write_logprobs, write_several
 from foredraft.errors import ForedraftError, PromptError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     lines = read_lines(args.prompts, console.stdin)
     if args.raw and any(len(line.turns) > 1 for line in lines):
         raise PromptError("--raw has no turns: leave it out, or give each line one prompt")
+    if several(options) and any(len(line.turns) > 1 for line in lines):
+        raise PromptError("-n answers a prompt, not a conversation: leave it out, or give each line one prompt")
     model = load_model(args, console)
     _many(model, lines, with_generation_config(args, options, model, console), args, console)
     return 0
@@ -66,15 +69,34 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _one(model: LanguageModel, prompt: str, options: Options, args: argparse.Namespace, console: Console) -> None:
     pen = None if args.json else Pen(console, console.stdout)
+    if several(options):
+        result = model.generate(prompt, **options)
+        if pen is not None:
+            write_several(result, pen, console)
+        _report(result, pen, console)
+        return
     stream = model.stream(prompt, **options)
     try:
         write(stream, pen)
     finally:
         # also after Ctrl-C: what was written so far is an answer with statistics
         if stream.result is not None:
-            if args.json:
-                console.print(json.dumps(stream.result.to_dict()))
-            _remarks(pen, figures.line(stream.result), console)
+            if pen is not None and stream.result.logprobs is not None:
+                write_logprobs(stream.result.logprobs, console)
+            _report(stream.result, pen, console)
+
+
+def several(options: Options) -> bool:
+    """Say whether each prompt gets more than one answer; those are not streamed."""
+    return (options.get("n") or 1) > 1
+
+
+def _report(result: Result, pen: Pen | None, console: Console) -> None:
+    if pen is None:
+        console.print(json.dumps(result.to_dict()))
+    for notice in result.notices:
+        console.say(notice)
+    _remarks(pen, figures.line(result), console)
 
 
 def write(stream: Stream, pen: Pen | None) -> None:
@@ -112,6 +134,8 @@ def _many(
             document: dict[str, Any] = {"results": [{**place, **result.to_dict()} for place, result in entries]}
             console.print(json.dumps({**document, **figures.totals(results)}))
         if results:
+            for notice in results[-1].notices:
+                console.say(notice)
             _remarks(pen, figures.lines_total(results), console)
 
 
@@ -124,6 +148,14 @@ def _line(
     console: Console,
 ) -> None:
     try:
+        if several(options):
+            result = model.generate(line.turns[0], **options)
+            entries.append(({"line": line.number, "turn": 0}, result))
+            if pen is not None:
+                console.progress.close()
+                write_several(result, pen, console)
+                console.print()
+            return
         for turn, stream in enumerate(_streams(model, line, **options)):
             if pen is not None:
                 console.progress.close()
@@ -133,6 +165,8 @@ def _line(
                 if stream.result is not None:
                     entries.append(({"line": line.number, "turn": turn}, stream.result))
             if pen is not None:
+                if stream.result.logprobs is not None:
+                    write_logprobs(stream.result.logprobs, console)
                 console.print()
     except ForedraftError as fault:
         raise type(fault)(f"line {line.number}: {fault}") from fault

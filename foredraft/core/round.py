@@ -15,7 +15,7 @@ from foredraft.core.law import Dense, Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import Laws, distribution
 from foredraft.core.sequence import Sequence as Text
-from foredraft.errors import DrafterError, NumericalError
+from foredraft.errors import DrafterError, GenerationError, NumericalError
 
 NO_GUESS = Draft()
 
@@ -95,7 +95,7 @@ def decide(sequence: Text, draft: Draft, p: Laws, noise: Noise) -> Outcome:
     try:
         kept = accept(draft, coupled(p, draft, noise) if noise.coupled else p, noise)  # 3  the surviving path
         return commit(sequence, draft, kept, noise)  # 4  append
-    except NumericalError as fault:
+    except (NumericalError, GenerationError) as fault:
         sequence.fail(fault)
         return Outcome(draft, (), 0, (), (), sequence.finish_reason)
 

@@ -67,6 +67,8 @@ def residual(p: Law, q: Law) -> Law:
     if isinstance(p, Point):
         return p  # one token carries all of p: it is what is left, or nothing is
     assert isinstance(p, Dense)
+    if (own := p.less(q)) is not None:
+        return own
     xp = array_namespace(p.probabilities)
     left = p.probabilities - q.over(p)
     left = xp.where(left > 0, left, 0 * left)

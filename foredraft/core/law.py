@@ -110,6 +110,10 @@ class Dense:
         """Return the law that gives other probabilities [S] to the same tokens."""
         return Dense(probabilities)
 
+    def less(self, q: Law) -> Law | None:  # noqa: ARG002 - for laws that know a faster way
+        """Return ``residual(self, q)`` where this kind of law has a way of its own to it, or None."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse(Dense):

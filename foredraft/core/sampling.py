@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foredraft.core.sequence import Sequence as Text
 
 Laws = Callable[[int], Law]  # node, or ROOT -> the law of the token after it
+LawOf = Callable[[Array, "SamplingParams"], Law]  # shaped logits [V] -> law
 
 
 class Shaping(Protocol):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.rope import inverse_frequencies
 from foredraft.models.spec import DecoderSpec
 
-VERSION: Final = 1  # of the interface and the packed form; FD_VERSION of native/api.h
+VERSION: Final = 2  # of the interface and the packed form; FD_VERSION of native/api.h
 TYPES: Final = {"BF16": 0, "F16": 1, "F32": 2, "F64": 3}
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
@@ -50,6 +50,25 @@ class NativeRequest(ctypes.Structure):
         *(("steps", c_int32), ("step", c_void_p), ("taps", c_int32), ("tap", c_void_p)),
         *(("wanted", c_int32), ("want", c_void_p), ("subset", c_int32), ("logits", c_void_p), ("tapped", c_void_p)),
     )
+
+
+class NativeLawStruct(ctypes.Structure):
+    """``fd_law`` of native/api.h."""
+
+    _fields_ = (
+        ("row", c_void_p),
+        *((name, c_int32) for name in ("size", "wide", "top_k", "narrow")),
+        *((name, c_double) for name in ("temperature", "top_p", "min_p")),
+        *((name, c_void_p) for name in ("tops", "sums")),
+        *((name, c_double) for name in ("peak", "cut", "total", "scale")),
+        *(("minus", c_void_p), ("without", c_void_p), ("withouts", c_int32)),
+    )
+
+
+class NativePlace(ctypes.Structure):
+    """``fd_place`` of native/api.h."""
+
+    _fields_ = (("seed", c_uint64), ("position", c_uint32), ("choice", c_uint32))
 
 
 def native_spec(spec: DecoderSpec, dtype: str, embedding_scale: float) -> NativeSpec:
@@ -93,7 +112,7 @@ def library() -> Any:
         raise ModelError(f"the native library {LIBRARY} cannot be loaded: {fault}") from fault
     if version != VERSION:
         raise ModelError(f"{LIBRARY} is of version {version} where {VERSION} is needed: install foredraft again")
-    spec, model, out = POINTER(NativeSpec), c_void_p, POINTER(c_int32)
+    spec, model, out, law = POINTER(NativeSpec), c_void_p, POINTER(c_int32), POINTER(NativeLawStruct)
     for name, result, takes in (
         ("fd_error", c_char_p, []),
         ("fd_tiers", c_char_p, []),
@@ -108,6 +127,13 @@ def library() -> Any:
         ("fd_subset", c_int32, [model, c_void_p, c_int32, out]),
         ("fd_floor", c_int32, [model, POINTER(c_double)]),
         ("fd_memory", c_int32, [model, POINTER(c_uint64), POINTER(c_uint64)]),
+        ("fd_law_make", c_int32, [law]),
+        ("fd_law_total", c_double, [law]),
+        ("fd_law_at", c_double, [law, c_int32]),
+        ("fd_law_dense", None, [law, c_void_p]),
+        ("fd_law_draw", c_int32, [law, c_double]),
+        ("fd_law_race", c_int32, [law, NativePlace]),
+        ("fd_gaps", None, [NativePlace, c_int32, c_void_p]),
     ):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, takes

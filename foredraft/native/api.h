@@ -8,7 +8,7 @@
 
 #include "select.h"
 
-enum { FD_VERSION = 1 };  // of this interface and of the packed form together
+enum { FD_VERSION = 2 };  // of this interface and of the packed form together
 
 enum fd_type { FD_BF16, FD_F16, FD_F32, FD_F64 };
 
@@ -97,3 +97,33 @@ FD_API int fd_subset(fd_model* model, const int32_t* ids, int32_t count, int32_t
 FD_API int fd_floor(fd_model* model, double* seconds);
 // Bytes of scratch and of the slots' keys and values.
 FD_API int fd_memory(fd_model* model, uint64_t* working, uint64_t* slots);
+
+// The law of a row of logits; see models/native_sampling.py. Weights are e^((logit - peak) / temperature), 0 where
+// logit - peak < cut. Of a residual: what is left of that law less `minus`, and 0 for the tokens `without`.
+typedef struct fd_law {
+  const void* row;  // [size]
+  int32_t size, wide, top_k, narrow;  // wide: float64; narrow: 1: no loops in AVX-512, 2: none in AVX2 either
+  double temperature, top_p, min_p;   // as in SamplingParams, temperature above 0
+  double *tops, *sums;                // [ceil(size / 128)] working memory, kept with the law
+  double peak, cut, total;            // total: of the weights, once fd_law_total was called
+  double scale;                       // of a residual: the total of the law it is what is left of
+  const struct fd_law* minus;         // of a residual: q, its total known, of the same size; or null
+  const int32_t* without;             // [withouts] tokens
+  int32_t withouts;
+} fd_law;
+
+typedef struct fd_place {  // whose clocks: see Noise.race
+  uint64_t seed;
+  uint32_t position, choice;
+} fd_place;
+
+// Sets tops, peak and cut.
+FD_API int fd_law_make(fd_law* law);  // 1: the largest logit, which `peak` holds, is not finite; -1: no memory
+FD_API double fd_law_total(fd_law* law);  // also sets sums; without `minus`, sums of blocks that lose no token are kept
+// These need the total.
+FD_API double fd_law_at(const fd_law* law, int32_t token);
+FD_API void fd_law_dense(const fd_law* law, double* probabilities);
+FD_API int32_t fd_law_draw(const fd_law* law, double uniform);
+// The token whose clock rings first; the law is no residual.
+FD_API int32_t fd_law_race(const fd_law* law, fd_place place);
+FD_API void fd_gaps(fd_place place, int32_t block, double* gaps);  // [128] for tests: 1 - u of a block's clocks

@@ -49,11 +49,17 @@ def load(arguments: argparse.Namespace, *, drafter: str, draft_tokens: int | str
     )
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines."""
+    # only a line feed ends one: splitlines would cut at U+2028 too, which JSON leaves as it is
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+
+
 def read_prompts(path: Path | None) -> tuple[list[dict[str, Any]], str]:
     """Return prompts as {"task", "prompt"} and a hash of them."""
     rows: Sequence[dict[str, Any]] = SAMPLE
     if path is not None:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = read_rows(path)
     prompts = []
     for row in rows:
         category = str(row.get("category", "all"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,27 +30,35 @@ class Tensor:
 
 def first_layers(folder: Path, into: Path, layers: int) -> Path:
     """Write the model of a folder's first layers, with its embedding, last norm and head: a draft nobody trained."""
+    return some_layers(folder, into, range(layers))
+
+
+def some_layers(folder: Path, into: Path, layers: Sequence[int]) -> Path:
+    """Write the model of some of a folder's layers, in the order given, with its embedding, last norm and head."""
     into.mkdir(parents=True)
     config = json.loads((folder / "config.json").read_text())
-    config["num_hidden_layers"] = layers
+    config["num_hidden_layers"] = len(layers)
     for key in PER_LAYER:
         if isinstance(config.get(key), list):
-            config[key] = config[key][:layers]
+            config[key] = [config[key][layer] for layer in layers]
     for path in folder.iterdir():
         if path.is_file() and path.suffix in (".json", ".model", ".jinja", ".txt") and path.name not in LEFT_OUT:
             shutil.copy(path, into)
     (into / "config.json").write_text(json.dumps(config))
     weights = open_weights(folder)
 
-    def kept(name: str) -> bool:
-        _, found, rest = name.partition("layers.")
-        return not found or int(rest.partition(".")[0]) < layers
+    def named(name: str) -> list[tuple[str, str]]:
+        before, found, rest = name.partition("layers.")
+        number, _, part = rest.partition(".")
+        if not found:
+            return [(name, name)]
+        return [(f"{before}layers.{place}.{part}", name) for place, layer in enumerate(layers) if int(number) == layer]
 
     def data(name: str) -> Callable[[], Any]:
         return lambda: weights.raw(name)
 
-    names = [name for name in weights.names() if kept(name)]
-    write(into, [Tensor(name, weights.dtype(name), weights.shape(name), data(name)) for name in names])
+    pairs = [pair for name in weights.names() for pair in named(name)]
+    write(into, [Tensor(new, weights.dtype(old), weights.shape(old), data(old)) for new, old in pairs])
     return into
 
 

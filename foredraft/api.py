@@ -265,5 +265,7 @@ class Stream(Iterator[Piece]):
 def _notices(settings: Settings) -> list[str]:
     """Say what a user may not expect of the options he gave."""
     if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
-        return ["under rule ratio the text of a seed also depends on the drafter and its lengths; under coupled it does not"]
+        return [
+            "under rule ratio the text of a seed also depends on the drafter and its lengths; under coupled it does not"
+        ]
     return []

@@ -12,13 +12,17 @@ from typing import Any, Final
 
 from foredraft._version import __version__
 from foredraft.core.draft import Drafter
+from foredraft.core.noise import Noise
+from foredraft.core.sampling import LawOf
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
+from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
+from foredraft.models.native_sampling import native_logprobs, sampler
 from foredraft.models.runner import (
     CHOICES,
     INSTALL,
@@ -72,6 +76,23 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampler:
+    """Who turns logits into laws, draws and log-probabilities: the native library, or Python and why."""
+
+    law: LawOf
+    noise: type[Noise]
+    logprobs: Logprobs
+    name: str  # "native" or "python"
+    why: str | None
+
+
+def find_sampler() -> Sampler:
+    """Return the native sampler, or the Python one where the library is not there."""
+    law, noise, name, why = sampler()
+    return Sampler(law, noise, native_logprobs if name == "native" else logprobs, name, why)
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A model ready to be asked."""
 
@@ -86,6 +107,7 @@ class Host:
     off: str | None  # why speculation is refused, where it is
     notice: str | None  # a slower path that was taken, and why
     folder: Path | None  # where it was loaded from; None for an object handed in
+    sampler: Sampler
 
 
 def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
@@ -135,6 +157,7 @@ def _host(
     context = machine.context or model.context
     if context > model.context:
         raise OptionError(f"context {context} is more than the {model.context} tokens that {name} was made for")
+    chosen = find_sampler()
     return Host(
         name=name,
         target=CachedTarget(model),
@@ -142,11 +165,13 @@ def _host(
         tier=runner.tier,
         device=runner.device,
         dtype=dtype,
-        fingerprint=fingerprint(__version__, identity, runner.engine, dtype),
+        # the two samplers may differ in the last bit of a probability, and then in a token
+        fingerprint=fingerprint(__version__, identity, f"{runner.engine} {chosen.name}", dtype),
         context=context,
         off=model.why_not_rewindable or None,
         notice=runner.notice,
         folder=folder,
+        sampler=chosen,
     )
 
 

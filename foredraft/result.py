@@ -105,7 +105,8 @@ class Choice:
         """Return the answer as ``foredraft generate -n N --json`` prints it."""
         names = ("index", "text", "token_ids", "finish_reason")
         document: dict[str, Any] = {name: getattr(self, name) for name in names}
-        document["logprobs"] = None if self.logprobs is None else [asdict(each) for each in self.logprobs]
+        if self.logprobs is not None:
+            document["logprobs"] = [asdict(each) for each in self.logprobs]
         if self.fault is not None:
             document["error"] = str(self.fault)
         return document
@@ -117,7 +118,7 @@ class Result:
 
     ``text``, ``token_ids``, ``finish_reason``, ``logprobs``, ``origins`` and ``fault`` are those of choice 0, which is
     the answer that ``n`` = 1 gives; ``completion_tokens``, ``speculative`` and ``timings`` count all of them.
-    ``cached_tokens`` of the ``prompt_tokens`` were not fed again, because an earlier request had left them in the cache.
+    ``cached_tokens`` of the ``prompt_tokens`` were not fed again: an earlier request had left them in the cache.
     ``notices`` says what may not be expected of the options.
     """
 
@@ -167,7 +168,7 @@ class Result:
         return self.choices[0].fault
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document ``foredraft generate --json`` prints; ``choices`` are in it where there are several."""
+        """Return the document ``foredraft generate --json`` prints; what was not asked for is not in it."""
         first = self.choices[0].to_dict()
         del first["index"]
         names = ("model", "system_fingerprint", "tier", "dtype", "drafter", "rule", "seed")
@@ -176,7 +177,9 @@ class Result:
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
             document[name] = getattr(self, name)
         document |= first
-        document |= {"speculative": asdict(self.speculative), "timings": asdict(self.timings), "notices": self.notices}
+        document |= {"speculative": asdict(self.speculative), "timings": asdict(self.timings)}
+        if self.notices:
+            document["notices"] = self.notices
         if len(self.choices) > 1:
             document["choices"] = [choice.to_dict() for choice in self.choices]
         return document

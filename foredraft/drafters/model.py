@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from array_api_compat import array_namespace
 
@@ -43,30 +43,13 @@ class ModelDrafter:
 
     def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
         """Guess a token at a time, one batched pass for all the sequences that still find it worth it."""
-        guesses: list[list[int]] = [[] for _ in sequences]
-        laws: list[list[Law]] = [[] for _ in sequences]
-        survival = [1.0] * len(sequences)
-        ended: set[int] = set()
-        while True:
-            going = [
-                i
-                for i, sequence in enumerate(sequences)
-                if i not in ended and self._has_room(sequence, guesses[i]) and quotes[i].worth(survival[i], len(guesses[i]))
-            ]
-            if not going:
-                break
-            logits = self.model.extend([(sequences[i], sequences[i].tokens + guesses[i]) for i in going])  # [B, V]
+        chains = [_Chain() for _ in sequences]
+        while going := [i for i, c in enumerate(chains) if self._goes_on(c, sequences[i], quotes[i])]:
+            texts = [(sequences[i], sequences[i].tokens + chains[i].tokens) for i in going]
+            logits = self.model.extend(texts)  # [B, V]
             for row, i in enumerate(going):
-                try:
-                    law = self._law(logits[row, :], sequences[i], tuple(guesses[i]))
-                except GenerationError:  # nothing may follow the guesses, so they end here
-                    ended.add(i)
-                    continue
-                token = noises[i].guess(law, len(guesses[i]), len(guesses[i]))
-                survival[i] *= float(law[token])
-                guesses[i].append(token)
-                laws[i].append(law)
-        return [Draft.chain(g, _unless_certain(q), self.name) for g, q in zip(guesses, laws, strict=True)]
+                self._grow(chains[i], logits[row, :], sequences[i], noises[i])
+        return [Draft.chain(c.tokens, _unless_certain(c.laws), self.name) for c in chains]
 
     def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing: the cache finds its way back when next asked."""
@@ -75,10 +58,23 @@ class ModelDrafter:
         """Give the slot back."""
         self.model.end(sequence)
 
-    def _has_room(self, sequence: Text, guesses: list[int]) -> bool:
-        if self.draft_tokens is not None and len(guesses) >= self.draft_tokens:
+    def _goes_on(self, chain: _Chain, sequence: Text, quote: Quote) -> bool:
+        length = len(chain.tokens)
+        if chain.ended or (self.draft_tokens is not None and length >= self.draft_tokens):
             return False
-        return len(sequence) + len(guesses) <= self.model.context
+        return len(sequence) + length <= self.model.context and quote.worth(chain.survival, length)
+
+    def _grow(self, chain: _Chain, row: Array, sequence: Text, noise: Noise) -> None:
+        depth = len(chain.tokens)
+        try:
+            law = self._law(row, sequence, tuple(chain.tokens))
+        except GenerationError:  # nothing may follow the guesses, so they end here
+            chain.ended = True
+            return
+        token = noise.guess(law, depth, depth)
+        chain.survival *= float(law[token])
+        chain.tokens.append(token)
+        chain.laws.append(law)
 
     def _law(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Law:
         """Return q over the target's vocabulary, shaped as the target's law is, at the drafter's own temperature."""
@@ -91,6 +87,16 @@ class ModelDrafter:
             xp = array_namespace(row)
             row = xp.concat([row, xp.full((missing,), -math.inf, dtype=row.dtype, device=row.device)])
         return law_after(row, sequence, path, params)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A draft while it grows. ``survival`` is the drafter's own idea of the chance that all of it is accepted."""
+
+    tokens: list[int] = field(default_factory=list)
+    laws: list[Law] = field(default_factory=list)
+    survival: float = 1.0
+    ended: bool = False
 
 
 def _unless_certain(laws: list[Law]) -> list[Law] | None:

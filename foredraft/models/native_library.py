@@ -16,7 +16,7 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.rope import inverse_frequencies
 from foredraft.models.spec import DecoderSpec
 
-VERSION: Final = 1  # of the interface and the packed form; FD_VERSION of native/api.h
+VERSION: Final = 2  # of the interface and the packed form; FD_VERSION of native/api.h
 TYPES: Final = {"BF16": 0, "F16": 1, "F32": 2, "F64": 3}
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
@@ -100,6 +100,7 @@ def library() -> Any:
         ("fd_probe_tier", c_int32, [c_char_p]),
         ("fd_packed_bytes", c_uint64, [spec]),
         ("fd_pack", c_int32, [spec, c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_int64, c_int64]),
+        ("fd_digest", c_int32, [c_void_p, c_uint64, c_int32, POINTER(c_uint64)]),
         ("fd_open", c_int32, [spec, c_void_p, c_uint64, c_char_p, c_int32, POINTER(c_void_p)]),
         ("fd_close", None, [model]),
         ("fd_forward", c_int32, [model, POINTER(NativeRequest)]),

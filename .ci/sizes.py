@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "foredraft"
-LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250}
+LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250, "native C++": 2500}
 
 
 def lines(path: Path) -> int:
@@ -33,7 +33,10 @@ def faults() -> list[str]:
         found.append(f"core has {total} lines, over {LIMITS['core']}")
     if heart > LIMITS["accept.py + round.py"]:
         found.append(f"accept.py and round.py have {heart} lines, over {LIMITS['accept.py + round.py']}")
-    print(f"core {total} lines, accept.py + round.py {heart} lines")
+    native = sum(lines(path) for path in (PACKAGE / "native").iterdir() if path.suffix in (".cpp", ".h"))
+    if native > LIMITS["native C++"]:
+        found.append(f"native has {native} lines of C++, over {LIMITS['native C++']}")
+    print(f"core {total} lines, accept.py + round.py {heart} lines, native {native} lines of C++")
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foredraft.core.draft import Scored
+from foredraft.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,16 @@ class Model(Protocol):
 
 
 def wanted_rows(rows: Sequence[Rows]) -> tuple[list[int], tuple[int, ...]]:
-    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them."""
+    """Return the rows of the pass whose logits are wanted, and where each sequence's begin among them.
+
+    Raises ModelError where more or fewer are wanted than a sequence can have.
+    """
     wanted: list[int] = []
     starts: list[int] = []
     end = 0
     for row in rows:
+        if not 0 <= row.wanted <= len(row.tokens):
+            raise ModelError(f"{row.wanted} rows cannot be wanted of a sequence of {len(row.tokens)}")
         end += len(row.tokens)
         starts.append(len(wanted))
         wanted.extend(range(end - row.wanted, end))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -103,25 +104,24 @@ class NativeModel:
         runs all. ``hidden`` [rows, H] enters instead of the tokens' embeddings. ``subset`` (see ``subset``) narrows the
         logits; without ``logits`` they are [0, V]. Raises ModelError for a request that makes no sense.
         """
-        counts = _ints([len(row.tokens) for row in rows])
-        total = int(counts.sum())
-        arrays: dict[str, Any] = {
-            "slots": _ints([row.slot for row in rows]),
-            "starts": _ints([row.start for row in rows]),
-            "counts": counts,
-            "tokens": _ints([token for row in rows for token in row.tokens]),
-            "parents": _ints([parent for row in rows for parent in row.parents]),
-            "step": self._every if sub_layers is None else _ints(sub_layers),
-            "tap": _ints(taps),
-        }
+        for row in rows:
+            if len(row.parents) != len(row.tokens):
+                raise ModelError(f"a sequence has {len(row.tokens)} tokens and {len(row.parents)} parents")
         wanted, starts = wanted_rows(rows)
-        arrays["want"] = _ints(wanted)
-        if len(arrays["parents"]) != total:
-            raise ModelError("a row lacks a parent or has several")
+        arrays: dict[str, Any] = {
+            "slots": _ints("slot", [row.slot for row in rows]),
+            "starts": _ints("start", [row.start for row in rows]),
+            "counts": _ints("count", [len(row.tokens) for row in rows]),
+            "tokens": _ints("token", [token for row in rows for token in row.tokens]),
+            "parents": _ints("parent", [parent for row in rows for parent in row.parents]),
+            "step": self._every if sub_layers is None else _ints("sub-layer", sub_layers),
+            "tap": _ints("layer to tap", taps),
+            "want": _ints("wanted row", wanted),
+        }
         if hidden is not None:
             arrays["hidden"] = np.ascontiguousarray(hidden, np.float32)
-            if arrays["hidden"].shape != (total, self.spec.hidden):
-                raise ModelError(f"hidden rows must be [{total}, {self.spec.hidden}], not {list(hidden.shape)}")
+            if arrays["hidden"].shape != (shape := (len(arrays["tokens"]), self.spec.hidden)):
+                raise ModelError(f"hidden rows must be {list(shape)}, not {list(hidden.shape)}")
         if subset and not 0 < subset <= len(self._subsets):
             raise ModelError(f"there is no subset {subset} of the vocabulary")
         width = self._subsets[subset - 1] if subset else self.vocabulary
@@ -135,27 +135,27 @@ class NativeModel:
             subset=subset,
             logits=scores.ctypes.data if logits else None,
             tapped=states.ctypes.data,
-            **{name: array.ctypes.data for name, array in arrays.items()},
+            **{name: values.ctypes.data for name, values in arrays.items()},
         )
         check(library().fd_forward(self._model, ctypes.byref(request)))
         return Scored(scores, starts, dict(zip(taps, states, strict=True)))
 
     def subset(self, ids: Sequence[int]) -> int:
         """Prepare a part of the vocabulary; returns the number to ask ``run`` for its logits, bit for bit the same."""
-        number, array = ctypes.c_int32(), _ints(ids)
-        check(library().fd_subset(self._model, array.ctypes.data, len(array), ctypes.byref(number)))
-        self._subsets.append(len(array))
+        number, tokens = ctypes.c_int32(), _ints("token", ids)
+        check(library().fd_subset(self._model, tokens.ctypes.data, len(tokens), ctypes.byref(number)))
+        self._subsets.append(len(tokens))
         return number.value
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Move the kept rows together; see Model."""
-        kept = _ints(rows)
-        check(library().fd_compact(self._model, _int(slot), _int(start), kept.ctypes.data, len(kept)))
+        kept, (number, after) = _ints("row to keep", rows), _ints("slot or start", (slot, start)).tolist()
+        check(library().fd_compact(self._model, number, after, kept.ctypes.data, len(kept)))
         return len(kept)
 
     def release(self, slot: int) -> None:
         """Free a slot's memory."""
-        check(library().fd_release(self._model, _int(slot)))
+        check(library().fd_release(self._model, int(_ints("slot", [slot])[0])))
 
     def floor(self) -> float:
         """Read all packed weights once, by the same threads, and return the seconds: what no pass can beat."""
@@ -191,13 +191,9 @@ def _embedding_scale(spec: DecoderSpec, dtype: str) -> float:
     return float(scale)
 
 
-def _int(value: int) -> int:
-    return int(_ints([value])[0])
-
-
-def _ints(values: Sequence[int]) -> Ints:
-    """Return values as the library reads them. Raises ModelError for one beyond 32 bits."""
+def _ints(what: str, values: Sequence[int]) -> Ints:
+    """Return values as the library reads them. Raises ModelError for one that is no whole number of 32 bits."""
     try:
-        return np.array(values, np.int32)
-    except (OverflowError, ValueError, TypeError):
-        raise ModelError("a token, slot or row is not a 32-bit number") from None
+        return np.array(array("i", values), np.int32)
+    except (OverflowError, TypeError):
+        raise ModelError(f"a {what} is not a whole number of 32 bits") from None

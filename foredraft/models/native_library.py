@@ -119,6 +119,7 @@ def library() -> Any:
         ("fd_probe_tier", c_int32, [c_char_p]),
         ("fd_packed_bytes", c_uint64, [spec]),
         ("fd_pack", c_int32, [spec, c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_int64, c_int64]),
+        ("fd_digest", c_int32, [c_void_p, c_uint64, c_int32, POINTER(c_uint64)]),
         ("fd_open", c_int32, [spec, c_void_p, c_uint64, c_char_p, c_int32, POINTER(c_void_p)]),
         ("fd_close", None, [model]),
         ("fd_forward", c_int32, [model, POINTER(NativeRequest)]),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, library, native_spec
+from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, cores, library, native_spec
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.store import Progress, building, require_space
 from foredraft.models.weights import Weights
@@ -25,6 +25,7 @@ from foredraft.models.weights import Weights
 Bytes = NDArray[np.uint8]
 MAGIC: Final = b"FDPACKED"
 HEADER: Final = 4096  # bytes before the weights: a page, so that these are aligned
+_FACTS: Final = HEADER - 8  # bytes of it that are known before the weights; their digest follows
 FILE: Final = "packed.bin"
 _SHARE: Final = 0.95  # of the free memory that weights may take
 
@@ -40,8 +41,9 @@ def packed_weights(
 ) -> tuple[Bytes, str | None]:
     """Return a model's packed weights, and what is to be said where they could not be kept.
 
-    Packs into ``kept/packed`` unless a whole file of this model, dtype and version lies there. Raises WeightsError for
-    a tensor that is missing, unexpected or of the wrong shape, ModelError where memory does not suffice.
+    Packs into ``kept/packed`` unless a whole file of this model, dtype and version lies there; one whose weights have
+    changed since is packed anew, which is said too. Raises WeightsError for a tensor that is missing, unexpected or of
+    the wrong shape, ModelError where memory does not suffice.
     """
     size = int(library().fd_packed_bytes(ctypes.byref(native)))
     if not size:
@@ -51,11 +53,12 @@ def packed_weights(
     if kept is None or not identity:
         return packer.fill(aligned(size)), None
     folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
-    header = _header(spec, identity, dtype, size)
-    if (found := _open(folder / FILE, header, size)) is not None:
+    facts = _facts(spec, identity, dtype, size)
+    found, damage = _open(folder / FILE, facts, size)
+    if found is not None:
         return found, None
     try:
-        return _build(packer, folder, header, size), None
+        return _build(packer, folder, facts, size), damage
     except StorageError as fault:
         return packer.fill(aligned(size)), f"weights are packed at each start: {fault}"
 
@@ -69,7 +72,7 @@ def aligned(size: int) -> Bytes:
     return whole[-whole.ctypes.data % 64 :][:size]
 
 
-def _build(packer: Packer, folder: Path, header: bytes, size: int) -> Bytes:
+def _build(packer: Packer, folder: Path, facts: bytes, size: int) -> Bytes:
     shutil.rmtree(folder, ignore_errors=True)  # one that was torn or is foreign
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,26 +83,38 @@ def _build(packer: Packer, folder: Path, header: bytes, size: int) -> Bytes:
         whole = np.memmap(partial / FILE, np.uint8, "w+", shape=(HEADER + size,))
         packer.fill(whole[HEADER:])
         whole.flush()
-        whole[:HEADER] = np.frombuffer(header, np.uint8)  # last: a file without it is torn
+        whole[:HEADER] = np.frombuffer(facts + digest(whole[HEADER:]), np.uint8)  # last: a file without it is torn
         whole.flush()
         del whole
-    found = _open(folder / FILE, header, size)
+    found, _ = _open(folder / FILE, facts, size)
     if found is None:
         raise StorageError(f"{folder / FILE} is not what was written to it")
     return found
 
 
-def _open(path: Path, header: bytes, size: int) -> Bytes | None:
+def _open(path: Path, facts: bytes, size: int) -> tuple[Bytes | None, str | None]:
+    """Return the weights of a file if they are these and whole; what is to be said where they have changed."""
     try:
         if path.stat().st_size != HEADER + size:
-            return None
+            return None, None
         whole = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError):
-        return None
-    return whole[HEADER:] if whole[:HEADER].tobytes() == header else None
+        return None, None
+    if whole[:_FACTS].tobytes() != facts:
+        return None, None
+    if whole[_FACTS:HEADER].tobytes() != digest(whole[HEADER:]):
+        return None, f"the packed weights in {path} were damaged and have been packed anew"
+    return whole[HEADER:], None
 
 
-def _header(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
+def digest(packed: Bytes) -> bytes:
+    """Return the 8 bytes that tell these packed weights from changed ones. Reads all of them, on all cores."""
+    number = ctypes.c_uint64()
+    check(library().fd_digest(packed.ctypes.data, packed.nbytes, cores(), ctypes.byref(number)))
+    return number.value.to_bytes(8, "little")
+
+
+def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
     facts = {
         "version": VERSION,
         "layout": layout(dtype == "f32"),
@@ -111,7 +126,7 @@ def _header(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
     }
     text = json.dumps(facts, sort_keys=True).encode()
     whole = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
-    return whole.ljust(HEADER, b"\0")
+    return whole.ljust(_FACTS, b"\0")
 
 
 @cache

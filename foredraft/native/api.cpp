@@ -33,13 +33,19 @@ int guarded(Work work) {
 }
 
 // One call at a time, and none in a child of fork, which has no threads but the caller.
-struct Turn {
-  explicit Turn(fd_model* model) : lock(model->mutex) {
+template <class Work>
+int in_turn(fd_model* model, Work work) {
+  return guarded([&] {
+    std::lock_guard<std::mutex> lock(model->mutex);
     if (model->process != foredraft::process_number())
       throw Fault{"the model was loaded before this process forked: load it again"};
-  }
-  std::lock_guard<std::mutex> lock;
-};
+    work();
+  });
+}
+
+void check_threads(int32_t threads) {
+  if (threads < 1 || threads > 1024) throw Fault{"threads must be from 1 to 1024"};
+}
 
 }  // namespace
 
@@ -58,12 +64,20 @@ int fd_pack(const fd_spec* spec, void* packed, int32_t part, int32_t layer, cons
   return guarded([&] { foredraft::pack(*spec, packed, part, layer, source, type, rows, cols, first); });
 }
 
+int fd_digest(const void* packed, uint64_t bytes, int32_t threads, uint64_t* digest) {
+  return guarded([&] {
+    check_threads(threads);
+    if (bytes % 64) throw Fault{"packed weights are whole lines of 64 bytes"};
+    *digest = foredraft::digest(packed, bytes, threads);
+  });
+}
+
 int fd_open(const fd_spec* spec, const void* packed, uint64_t bytes, const char* tier, int32_t threads,
             fd_model** model) {
   return guarded([&] {
     const foredraft::Kernels* kernels = foredraft::find_tier(tier);
     if (!kernels) throw Fault{std::string("this machine has no tier ") + tier};
-    if (threads < 1 || threads > 1024) throw Fault{"threads must be from 1 to 1024"};
+    check_threads(threads);
     if (bytes != foredraft::Layout(*spec).bytes() || reinterpret_cast<uintptr_t>(packed) % 64)
       throw Fault{"the packed weights are not those of this model"};
     *model = new fd_model(*spec, packed, kernels, threads);
@@ -75,15 +89,11 @@ void fd_close(fd_model* model) {
 }
 
 int fd_forward(fd_model* model, const fd_request* request) {
-  return guarded([&] {
-    Turn turn(model);
-    foredraft::forward(*model, *request);
-  });
+  return in_turn(model, [&] { foredraft::forward(*model, *request); });
 }
 
 int fd_compact(fd_model* model, int32_t slot, int32_t start, const int32_t* rows, int32_t count) {
-  return guarded([&] {
-    Turn turn(model);
+  return in_turn(model, [&] {
     const auto found = model->slots.find(slot);
     const size_t held = found == model->slots.end() ? 0 : found->second.held;
     bool fine = start >= 0 && count >= 0 && size_t(start) <= held;
@@ -95,29 +105,19 @@ int fd_compact(fd_model* model, int32_t slot, int32_t start, const int32_t* rows
 }
 
 int fd_release(fd_model* model, int32_t slot) {
-  return guarded([&] {
-    Turn turn(model);
-    model->slots.erase(slot);
-  });
+  return in_turn(model, [&] { model->slots.erase(slot); });
 }
 
 int fd_subset(fd_model* model, const int32_t* ids, int32_t count, int32_t* subset) {
-  return guarded([&] {
-    Turn turn(model);
-    *subset = foredraft::make_subset(*model, ids, count);
-  });
+  return in_turn(model, [&] { *subset = foredraft::make_subset(*model, ids, count); });
 }
 
 int fd_floor(fd_model* model, double* seconds) {
-  return guarded([&] {
-    Turn turn(model);
-    *seconds = foredraft::read_all(*model);
-  });
+  return in_turn(model, [&] { *seconds = foredraft::read_all(*model); });
 }
 
 int fd_memory(fd_model* model, uint64_t* working, uint64_t* slots) {
-  return guarded([&] {
-    Turn turn(model);
+  return in_turn(model, [&] {
     *working = model->shared.bytes();
     for (const auto& buffer : model->own) *working += buffer.bytes();
     *slots = 0;

@@ -82,6 +82,9 @@ FD_API uint64_t fd_packed_bytes(const fd_spec* spec);
 // Packs outputs `first` and up of one part from source rows [rows, cols]; vectors have one column. Vectors are f32.
 FD_API int fd_pack(const fd_spec* spec, void* packed, int32_t part, int32_t layer, const void* source, int32_t type,
                    int64_t rows, int64_t cols, int64_t first);
+// A digest of `bytes` (a multiple of 64) by so many threads, whose number does not change it. Every change of a single
+// word changes it, others do but for one in 2^64.
+FD_API int fd_digest(const void* packed, uint64_t bytes, int32_t threads, uint64_t* digest);
 
 // `packed` must outlive the model, 64-byte aligned.
 FD_API int fd_open(const fd_spec* spec, const void* packed, uint64_t bytes, const char* tier, int32_t threads,

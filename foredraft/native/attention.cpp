@@ -144,10 +144,10 @@ void Pass<T>::span(const Block& block, const Unit& unit, size_t s, int32_t layer
   if (std::max(from, shared) < to) gathered(block, unit, std::max(from, shared), to, layer, own);
 }
 
-// The first key of a chunk within a row's window.
-inline size_t lowest(size_t position, size_t window, size_t chunk) {
-  const size_t low = window && position + 1 > window ? position + 1 - window : 0;
-  return low > chunk * kChunk ? std::min(low - chunk * kChunk, kChunk) : 0;
+// The keys of a chunk that a row at this position sees.
+inline Seen seen(size_t position, size_t window, size_t chunk) {
+  auto within = [&](size_t key) { return key > chunk * kChunk ? std::min(key - chunk * kChunk, kChunk) : 0; };
+  return {within(window && position + 1 > window ? position + 1 - window : 0), within(position + 1)};
 }
 
 template <class T>
@@ -159,19 +159,17 @@ void Pass<T>::placed(const Block& block, const Unit& unit, size_t chunk, int32_t
   const size_t last = run.placed ? positions[(unit.flat + n - 1) / group_] : first + kChunk - 1;
   const size_t blocks = (std::min(last + 1 - first, kChunk) + kLanes - 1) / kLanes;
   const T* q = q_ + (unit.head * block.rows * group_ + run.row * group_ + unit.flat) * key_depth_;
-  matmul(model_.keys<T>(*run.slot, chunk, layer, unit.head), blocks, key_depth_, q, key_depth_, n, own.scores, kChunk);
+  const T *keys = model_.keys<T>(*run.slot, chunk, layer, unit.head), *values = keys + kChunk * key_depth_;
+  // The next chunk lies in another page, and is fetched while the processor is busy with this one.
+  const T* next = chunk + 1 < unit.chunks ? model_.keys<T>(*run.slot, chunk + 1, layer, unit.head) : keys;
+  const ptrdiff_t far = reinterpret_cast<const char*>(next) - reinterpret_cast<const char*>(keys);
+  matmul(keys, blocks, key_depth_, q, key_depth_, n, own.scores, kChunk, far);
   float max[kMaxRows], sum[kMaxRows];
-  // The next chunk is fetched while the processor is busy with this one.
-  const T* next = chunk + 1 < unit.chunks ? model_.keys<T>(*run.slot, chunk + 1, layer, unit.head) : nullptr;
-  const size_t line = 64 / sizeof(T), lines = next ? model_.head_elements() / line : 0, each = (lines + n - 1) / n;
-  for (size_t f = 0; f < n; ++f) {
-    for (size_t i = f * each; i < std::min((f + 1) * each, lines); ++i) __builtin_prefetch(next + i * line, 0, 2);
-    const size_t position = positions[(unit.flat + f) / group_];
-    const size_t keys = position < first ? 0 : std::min(position + 1 - first, kChunk);
-    soften(own.scores + f * kChunk, lowest(position, window, chunk), keys, own.weights + f * kChunk, max + f, sum + f);
-  }
-  matmul(model_.values<T>(*run.slot, chunk, layer, unit.head), value_width_ / kLanes, kChunk, own.weights, kChunk, n,
-         own.out, value_width_);
+  auto keys_of = [&](size_t f) { return seen(positions[(unit.flat + f) / group_], window, chunk); };
+  for (size_t f = 0; f < n; ++f) max[f] = highest(own.scores + f * kChunk, keys_of(f));  // no row waits for its own
+  for (size_t f = 0; f < n; ++f)
+    sum[f] = soften(own.scores + f * kChunk, keys_of(f), max[f], own.weights + f * kChunk);
+  matmul(values, value_width_ / kLanes, kChunk, own.weights, kChunk, n, own.out, value_width_, far);
   for (size_t f = 0; f < n; ++f) fold(own.span, f, max[f], sum[f], own.out + f * value_width_);
 }
 
@@ -192,18 +190,18 @@ void Pass<T>::gathered(const Block& block, const Unit& unit, size_t from, size_t
     int32_t node = int32_t(run.index + r);
     for (size_t depth = position - run.start + 1; depth-- > 0; node = run.parents[node]) own.path[depth] = node;
     for (size_t chunk = from; chunk < std::min(to, position / kChunk + 1); ++chunk) {
-      const size_t first = chunk * kChunk, keys = std::min(position + 1 - first, kChunk);
-      gather_values(run, chunk, keys, layer, unit.head, own);
+      const Seen all = seen(position, window, chunk);
+      gather_values(run, chunk, all.end, layer, unit.head, own);
       float max[kMaxRows], sum[kMaxRows];
       for (size_t i = f; i < next; ++i) {
         const float* scores = own.scores + i * plan_.reach;
-        for (size_t key = 0; key < keys; ++key) {
-          const size_t logical = first + key;
+        for (size_t key = 0; key < all.end; ++key) {
+          const size_t logical = chunk * kChunk + key;
           const size_t place = logical < run.start ? logical : run.start + own.path[logical - run.start];
           own.logical[key] = scores[place - tail];
         }
-        soften(own.logical, lowest(position, window, chunk), keys, own.weights + (i - f) * kChunk, max + i - f,
-               sum + i - f);
+        max[i - f] = highest(own.logical, all);
+        sum[i - f] = soften(own.logical, all, max[i - f], own.weights + (i - f) * kChunk);
       }
       matmul(own.values, value_width_ / kLanes, kChunk, own.weights, kChunk, next - f, own.out, value_width_);
       for (size_t i = f; i < next; ++i) fold(own.span, i, max[i - f], sum[i - f], own.out + (i - f) * value_width_);
@@ -231,20 +229,23 @@ void Pass<T>::gather_values(const Run& run, size_t chunk, size_t keys, int32_t l
   }
 }
 
-// Scores to weights of the values, for keys `low` up to `keys` of a chunk; the others get 0.
+// Caps the scores of the keys that a row sees, and returns the highest; 0 where it sees none.
 template <class T>
-void Pass<T>::soften(float* scores, size_t low, size_t keys, T* weights, float* max, float* sum) {
-  *max = *sum = 0;
-  if (low >= keys) {
-    std::memset(weights, 0, kChunk * sizeof(T));
-    return;
-  }
-  if (spec_.attention_cap) kernels_.soft_cap(scores + low, keys - low, spec_.attention_cap);
-  *max = kernels_.maximum(scores + low, keys - low);
-  *sum = kernels_.softmax_exp(scores + low, keys - low, *max);
-  std::fill(scores, scores + low, 0.0f);
-  std::fill(scores + keys, scores + kChunk, 0.0f);
+float Pass<T>::highest(float* scores, Seen keys) {
+  if (keys.begin >= keys.end) return 0;
+  if (spec_.attention_cap) kernels_.soft_cap(scores + keys.begin, keys.end - keys.begin, spec_.attention_cap);
+  return kernels_.maximum(scores + keys.begin, keys.end - keys.begin);
+}
+
+// Scores to weights of the values, and their sum; keys that a row does not see get 0.
+template <class T>
+float Pass<T>::soften(float* scores, Seen keys, float max, T* weights) {
+  const size_t end = std::max(keys.begin, keys.end);
+  const float sum = kernels_.softmax_exp(scores + keys.begin, end - keys.begin, max);
+  std::fill(scores, scores + keys.begin, 0.0f);
+  std::fill(scores + end, scores + kChunk, 0.0f);
   narrow(scores, kChunk, weights);
+  return sum;
 }
 
 template <class T>
@@ -257,9 +258,10 @@ void Pass<T>::fold(const State& into, size_t i, float max, float sum, const floa
     std::memcpy(mine, out, value_width_ * sizeof(float));
     return;
   }
-  const float top = std::max(into.max[i], max);
-  const float old = std::exp(into.max[i] - top), fresh = std::exp(max - top);
-  into.max[i] = top;
+  const bool higher = max > into.max[i];
+  const float less = std::exp(higher ? into.max[i] - max : max - into.max[i]);
+  const float old = higher ? less : 1.0f, fresh = higher ? 1.0f : less;
+  if (higher) into.max[i] = max;
   into.sum[i] = into.sum[i] * old + sum * fresh;
   for (size_t d = 0; d < value_width_; ++d) mine[d] = mine[d] * old + out[d] * fresh;
 }

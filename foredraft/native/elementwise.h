@@ -72,10 +72,7 @@ void rms_norm(const float* in, const float* weight, size_t n, float eps, float* 
     for (size_t l = 0; l < kLanes; ++l) lane[l] += in[i + l] * in[i + l];
   for (size_t i = whole; i < n; ++i) lane[i - whole] += in[i] * in[i];
   const float scale = 1.0f / __builtin_sqrtf(sum_lanes(lane) / static_cast<float>(n) + eps);
-  if (weight)
-    for (size_t i = 0; i < n; ++i) out[i] = in[i] * scale * weight[i];
-  else
-    for (size_t i = 0; i < n; ++i) out[i] = in[i] * scale;
+  for (size_t i = 0; i < n; ++i) out[i] = in[i] * scale * weight[i];
 }
 
 // gelu: x * (1 + tanh(u)) / 2 = x / (1 + exp(-2 u)).
@@ -99,28 +96,27 @@ void gate(const float* g, const float* up, size_t n, int act, float* out) {
   return sum_lanes(lane);
 }
 
-// As one value of sixteen lanes, and halves of it: loops over an array of lanes took five times as long here.
+// In the tier's widest registers: loops over an array of lanes took five times as long here.
 float maximum(const float* s, size_t n) {
-  typedef float Whole __attribute__((vector_size(64)));
-  typedef float Half __attribute__((vector_size(32)));
-  typedef float Quarter __attribute__((vector_size(16)));
-  Whole top = {};
+#if defined(__AVX512F__)
+  constexpr size_t kWidth = 16;
+#elif defined(__AVX__)
+  constexpr size_t kWidth = 8;
+#else
+  constexpr size_t kWidth = 4;
+#endif
+  typedef float Wide __attribute__((vector_size(4 * kWidth)));
+  Wide top = {};
   top += s[0];
-  const size_t whole = n / kLanes * kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) {
-    Whole x;
+  size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    Wide x;
     __builtin_memcpy(&x, s + i, sizeof x);
     top = x > top ? x : top;
   }
-  Half half[2];
-  __builtin_memcpy(half, &top, sizeof half);
-  half[0] = half[1] > half[0] ? half[1] : half[0];
-  Quarter four[2];
-  __builtin_memcpy(four, half, sizeof four);
-  four[0] = four[1] > four[0] ? four[1] : four[0];
-  float most = four[0][0];
-  for (int l = 1; l < 4; ++l) most = four[0][l] > most ? four[0][l] : most;
-  for (size_t i = whole; i < n; ++i) most = s[i] > most ? s[i] : most;
+  float most = s[0];
+  for (size_t l = 0; l < kWidth; ++l) most = top[l] > most ? top[l] : most;
+  for (; i < n; ++i) most = s[i] > most ? s[i] : most;
   return most;
 }
 

@@ -20,16 +20,17 @@ struct Kernels {
 
   // y[r][16 b + c] = sum over k of x[r][k] * w[b][k][c], for r < rows and b < blocks. x: bf16 bits, row stride ldx
   // (elements), 64-byte aligned rows; y: f32, row stride ldy; k a multiple of 32; 1 <= rows <= 64. Pairs of inputs
-  // that are 0 in x change no bits, so that a row need not know how many keys come after those it sees.
+  // that are 0 in x change no bits, so that a row need not know how many keys come after those it sees. What lies `far`
+  // bytes past the weights is fetched on the way; 0: the weights that follow.
   void (*matmul_bf16)(const uint16_t* w, size_t blocks, size_t k, const uint16_t* x, size_t ldx, int rows, float* y,
-                      size_t ldy);
+                      size_t ldy, ptrdiff_t far);
   // The same over f32 weights and inputs.
   void (*matmul_f32)(const float* w, size_t blocks, size_t k, const float* x, size_t ldx, int rows, float* y,
-                     size_t ldy);
+                     size_t ldy, ptrdiff_t far);
 
   // out[i] = bf16(in[i]), round to nearest even.
   void (*narrow)(const float* in, size_t n, uint16_t* out);
-  // out[i] = in[i] * weight[i] / sqrt(mean(in^2) + eps), all in f32; weight null means 1. Fixed order of the sum.
+  // out[i] = in[i] * weight[i] / sqrt(mean(in^2) + eps), all in f32. Fixed order of the sum.
   void (*rms_norm)(const float* in, const float* weight, size_t n, float eps, float* out);
   // out[i] = act(gate[i]) * up[i]; act 0: silu, 1: gelu (tanh form).
   void (*gate)(const float* gate, const float* up, size_t n, int act, float* out);

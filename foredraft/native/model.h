@@ -151,5 +151,6 @@ void forward(fd_model& model, const fd_request& request);
 void compact(fd_model& model, Slot& slot, size_t start, const int32_t* rows, size_t count);
 int32_t make_subset(fd_model& model, const int32_t* ids, int32_t count);
 double read_all(fd_model& model);
+uint64_t digest(const void* data, size_t bytes, int threads);
 
 }  // namespace foredraft

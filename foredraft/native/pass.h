@@ -14,6 +14,10 @@ struct State {
   float *max, *sum, *out;  // [64], [64], [64, value_width]
 };
 
+struct Seen {
+  size_t begin, end;  // keys of a chunk
+};
+
 // A thread's own scratch. Every thread has all rows' residuals and updates them alike, which saves barriers.
 template <class T>
 struct Own {
@@ -62,16 +66,18 @@ class Pass {
   void placed(const Block& block, const Unit& unit, size_t chunk, int32_t layer, Own<T>& own);
   void gathered(const Block& block, const Unit& unit, size_t from, size_t to, int32_t layer, Own<T>& own);
   void gather_values(const Run& run, size_t chunk, size_t keys, int32_t layer, size_t head, Own<T>& own);
-  void soften(float* scores, size_t low, size_t keys, T* weights, float* max, float* sum);
+  float highest(float* scores, Seen keys);
+  float soften(float* scores, Seen keys, float max, T* weights);
   void fold(const State& into, size_t i, float max, float sum, const float* out);
   void finish(const Block& block, const Unit& unit, const State& state);
   State partial(const Unit& unit, size_t span) const;
 
-  void matmul(const T* w, size_t blocks, size_t k, const T* x, size_t ldx, size_t rows, float* y, size_t ldy) const {
+  void matmul(const T* w, size_t blocks, size_t k, const T* x, size_t ldx, size_t rows, float* y, size_t ldy,
+              ptrdiff_t far = 0) const {
     if constexpr (sizeof(T) == 2)
-      kernels_.matmul_bf16(w, blocks, k, x, ldx, int(rows), y, ldy);
+      kernels_.matmul_bf16(w, blocks, k, x, ldx, int(rows), y, ldy, far);
     else
-      kernels_.matmul_f32(w, blocks, k, x, ldx, int(rows), y, ldy);
+      kernels_.matmul_f32(w, blocks, k, x, ldx, int(rows), y, ldy, far);
   }
   void narrow(const float* in, size_t n, T* out) const {
     if constexpr (sizeof(T) == 2)

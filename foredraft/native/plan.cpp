@@ -29,22 +29,26 @@ void Plan::check() {
   };
   require(q.sequences >= 0 && q.steps >= 0 && q.taps >= 0 && q.wanted >= 0, "a request has negative counts");
   require(q.subset >= 0 && size_t(q.subset) <= model_.subsets.size(), "there is no such subset of the vocabulary");
-  for (int32_t i = 0; i < q.steps; ++i)
-    require(q.step[i] < 2 * layers && q.step[i] > (i ? q.step[i - 1] : -1), "sub-layers must be increasing");
+  for (int32_t i = 0; i < q.steps; ++i) {
+    require(q.step[i] >= 0 && q.step[i] < 2 * layers, "there is no such sub-layer to run");
+    require(!i || q.step[i] > q.step[i - 1], "sub-layers must be increasing");
+  }
   for (int32_t i = 0; i < q.taps; ++i) require(q.tap[i] >= -1 && q.tap[i] < layers, "no such layer to tap");
   std::set<int32_t> seen;
   first_.push_back(0);
   for (int32_t s = 0; s < q.sequences; ++s) {
     const int32_t start = q.starts[s], slot = q.slots[s];
-    require(slot >= 0 && slot < kMaxSlots && seen.insert(slot).second, "slots must be different and below 65536");
+    require(slot >= 0 && slot < kMaxSlots, "slots are numbered from 0 to 65535");
+    require(seen.insert(slot).second, "two sequences of a pass have the same slot");
     require(q.counts[s] >= 0 && q.counts[s] <= 1 << 24, "a request has too many rows");
     const auto found = model_.slots.find(slot);
-    require(start >= 0 && size_t(start) <= (found == model_.slots.end() ? 0 : found->second.held),
+    require(start >= 0, "rows cannot follow fewer than 0 tokens");
+    require(size_t(start) <= (found == model_.slots.end() ? 0 : found->second.held),
             "rows follow more tokens than their slot holds");
     const size_t first = first_.back();
     for (int32_t r = 0; r < q.counts[s]; ++r) {
       const int32_t parent = q.parents[first + r];
-      require(parent >= -1 && parent < r, "a row's parent must come before it");
+      require(parent >= -1 && parent < r, "a row's parent must be -1 or a row before it");
       positions.push_back(parent < 0 ? start : positions[first + parent] + 1);
       require(positions.back() < size_t(model_.spec.context), "a row lies beyond the model's context");
       require(q.hidden || (q.tokens[first + r] >= 0 && q.tokens[first + r] < model_.spec.vocabulary),

@@ -43,6 +43,7 @@ struct Piece {
   const uint16_t* w;  // block c at w + c * block
   size_t block, depth;
   const uint16_t* next;  // of the piece to come; null: this one is in the cache
+  ptrdiff_t far;         // where to fetch instead, or 0
   const uint16_t* x;
   size_t ldx;
   float *partial, *y;  // sums so far, [2 row tiles][2 blocks][16][16]; y where these are the last inputs
@@ -68,7 +69,7 @@ void multiply(const Piece& p) {
     const uint16_t *w = p.w + at, *x = p.x + at / 16;
     if (p.next) {
       const size_t soon = at + kAhead / 2;
-      const uint16_t* line = soon < length ? p.w + soon : p.next + (soon - length);
+      const uint16_t* line = p.far ? w + p.far : soon < length ? p.w + soon : p.next + (soon - length);
       for (size_t i = 0; i < kTile; i += 32)
         for (int c = 0; c < C; ++c) __builtin_prefetch(line + c * p.block + i);
     }
@@ -96,7 +97,7 @@ void multiply(const Piece& p) {
 // Up to 32 rows at once; more are two groups of the same size, which may share a row. Inputs of more than one row tile
 // go in chunks, for they and the chunk's weights to stay in the first-level cache; sums wait in `partial` between them.
 void matmul_bf16(const uint16_t* w, size_t blocks, size_t k, const uint16_t* x, size_t ldx, int rows, float* y,
-                 size_t ldy) {
+                 size_t ldy, ptrdiff_t far) {
   const int groups = rows > 32 ? 2 : 1, height = (rows + groups - 1) / groups;
   const size_t chunk = rows <= 16 ? k : rows <= 32 ? 384 : 192;
   alignas(64) float partial[kRun / 2][2][4 * 256];
@@ -108,8 +109,8 @@ void matmul_bf16(const uint16_t* w, size_t blocks, size_t k, const uint16_t* x, 
         const size_t depth = at + chunk < k ? chunk : k - at, then = c + 2 < end ? c + 2 : at + chunk < k ? b : end;
         for (int g = 0; g < groups; ++g) {
           const size_t row = g ? rows - height : 0;
-          Piece p = {w + c * k * 16 + at * 16, k * 16, depth, nullptr, x + row * ldx + at, ldx, partial[(c - b) / 2][g],
-                     y + row * ldy + c * 16, ldy, at == 0, at + depth == k};
+          Piece p = {w + c * k * 16 + at * 16, k * 16, depth, nullptr, far / 2, x + row * ldx + at, ldx,
+                     partial[(c - b) / 2][g], y + row * ldy + c * 16, ldy, at == 0, at + depth == k};
           if (!g) p.next = w + then * k * 16 + (then > c ? then == end ? 0 : at : at + chunk) * 16;
           const bool two = c + 1 < end;
           (height > 16 ? two ? multiply<2, 2> : multiply<2, 1> : two ? multiply<1, 2> : multiply<1, 1>)(p);

@@ -13,40 +13,20 @@ namespace {
 #include "matmul.h"
 
 // One accumulator a row and block: 2 * 14 or 4 * 6 of the 32 registers.
-template <class Mac>
 struct Wide {
+  using Sum = __m512;
   static constexpr int kRows = 14;
   static constexpr int columns(int rows) { return rows <= 6 ? 4 : 2; }
-
-  template <int R, int C, int P>
-  static void tile(const char* w, size_t steps, const char* x, size_t ldx, float* y, size_t ldy, size_t ahead) {
-    __m512 sum[R][C];
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) sum[r][c] = _mm512_setzero_ps();
-    const size_t block = steps * kLine;
-    const char* group[(R + 4) / 5];  // a base for every five rows: base + {0, 1, 2, 3, 4} * ldx are addressing modes
-    for (int g = 0; g < (R + 4) / 5; ++g) group[g] = x + 5 * g * ldx;
-    each_line<C, P>(w, block, ahead, [&](const char* at) {
-      __m512i line[C];
-      for (int c = 0; c < C; ++c) line[c] = _mm512_loadu_si512(at + c * block);
-      for (int r = 0; r < R; ++r) {
-        int32_t pair;
-        __builtin_memcpy(&pair, group[r / 5] + (r % 5) * ldx, sizeof pair);
-        const __m512i both = _mm512_set1_epi32(pair);
-        for (int c = 0; c < C; ++c) sum[r][c] = Mac::mac(sum[r][c], line[c], both);
-      }
-      for (int g = 0; g < (R + 4) / 5; ++g) group[g] += 4;
-    });
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) _mm512_storeu_ps(y + r * ldy + c * kLanes, sum[r][c]);
-  }
+  static void store(float* y, __m512 sum) { _mm512_storeu_ps(y, sum); }
+  static __m512i line(const char* at) { return _mm512_loadu_si512(at); }
+  static __m512i input(uint32_t bits) { return _mm512_set1_epi32(static_cast<int>(bits)); }
 };
 
-struct Bf16 {
+struct Bf16 : Wide {
   static __m512 mac(__m512 sum, __m512i w, __m512i x) { return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x); }
 };
 
-struct F32 {
+struct F32 : Wide {
   static __m512 mac(__m512 sum, __m512i w, __m512i x) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), sum);
   }
@@ -68,19 +48,22 @@ inline __m512 exp_lanes(__m512 x) {
 float softmax_exp_lanes(float* s, size_t n, float max) {
   const __m512 top = _mm512_set1_ps(max);
   __m512 sum = _mm512_setzero_ps();
-  for (size_t i = 0; i < n; i += kLanes) {
-    const __mmask16 lanes = n - i < kLanes ? static_cast<__mmask16>((1u << (n - i)) - 1) : 0xffff;
-    const __m512 e = exp_lanes(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, s + i), top));
-    _mm512_mask_storeu_ps(s + i, lanes, e);
-    sum = _mm512_mask_add_ps(sum, lanes, sum, e);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const __m512 e = exp_lanes(_mm512_sub_ps(_mm512_loadu_ps(s + i), top));
+    _mm512_storeu_ps(s + i, e);
+    sum = _mm512_add_ps(sum, e);
   }
-  float lane[kLanes];
-  _mm512_storeu_ps(lane, sum);
-  return sum_lanes(lane);
+  if (const __mmask16 rest = static_cast<__mmask16>((1u << (n - i)) - 1)) {
+    const __m512 e = exp_lanes(_mm512_sub_ps(_mm512_maskz_loadu_ps(rest, s + i), top));
+    _mm512_mask_storeu_ps(s + i, rest, e);
+    sum = _mm512_mask_add_ps(sum, rest, sum, e);
+  }
+  return _mm512_reduce_add_ps(sum);  // in halves, as sum_lanes
 }
 
-const Kernels table = {"avx512", matmul_bf16<Wide<Bf16>>, matmul_f32<Wide<F32>>, narrow, rms_norm, gate,
-                       softmax_exp_lanes, maximum, add, soft_cap};
+const Kernels table = {"avx512", matmul<Bf16>, matmul<F32>, narrow, rms_norm, gate, softmax_exp_lanes,
+                       maximum, add, soft_cap};
 
 }  // namespace
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from foredraft.errors import ModelError, OptionError, WeightsError
-from foredraft.models import native_library
+from foredraft.models import native_library, native_weights
 from foredraft.models.model import Rows
 from foredraft.models.native import NativeModel
-from foredraft.models.native_weights import FILE, HEADER, layout
+from foredraft.models.native_weights import FILE, HEADER, aligned, digest, layout
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder import TorchDecoder
 from foredraft.models.weights import open_weights
@@ -279,23 +279,32 @@ def test_a_child_of_fork_is_told(tmp_path: Path) -> None:
 
 
 def attempts() -> Mapping[str, Any]:
-    chain_of_2 = ((5, 6), (-1, 0), 1)
+    two = ((5, 6), (-1, 0), 1)
     return {
-        "slot holds": lambda m: m.forward([Rows(0, 21, *chain_of_2)]),
-        "slots must": lambda m: m.forward([Rows(1 << 16, 0, *chain_of_2)]),
-        "slots must be different": lambda m: m.forward([Rows(0, 0, *chain_of_2)] * 2),
-        "32-bit": lambda m: m.forward([Rows(1 << 40, 0, *chain_of_2)]),
-        "follow more": lambda m: m.forward([Rows(0, -1, *chain_of_2)]),
+        "more tokens than their slot holds": lambda m: m.forward([Rows(0, 21, *two)]),
+        "slots are numbered from 0": lambda m: m.forward([Rows(-1, 0, *two)]),
+        "slots are numbered from 0 to 65535": lambda m: m.forward([Rows(1 << 16, 0, *two)]),
+        "have the same slot": lambda m: m.forward([Rows(0, 0, *two)] * 2),
+        "a slot is not a whole number of 32 bits": lambda m: m.forward([Rows(1 << 40, 0, *two)]),
+        "a start is not a whole number": lambda m: m.forward([Rows(0, 0.0, *two)]),
+        "fewer than 0 tokens": lambda m: m.forward([Rows(0, -1, *two)]),
         "not in the vocabulary": lambda m: m.forward([Rows(0, 0, (97,), (-1,), 1)]),
         "vocabulary": lambda m: m.forward([Rows(0, 0, (-1,), (-1,), 1)]),
-        "parent must": lambda m: m.forward([Rows(0, 0, (5, 6), (-1, 1), 1)]),
-        "must come before": lambda m: m.forward([Rows(0, 0, (5, 6), (-2, 0), 1)]),
-        "lacks a parent": lambda m: m.forward([Rows(0, 0, (5, 6), (-1,), 1)]),
-        "wanted rows": lambda m: m.forward([Rows(0, 0, (5, 6), (-1, 0), 3)]),
+        "a token is not a whole number": lambda m: m.forward([Rows(0, 0, (1.5,), (-1,), 1)]),
+        "parent must be -1": lambda m: m.forward([Rows(0, 0, (5, 6), (-1, 1), 1)]),
+        "or a row before it": lambda m: m.forward([Rows(0, 0, (5, 6), (-2, 0), 1)]),
+        "has 2 tokens and 1 parents": lambda m: m.forward(
+            [Rows(0, 0, (5, 6), (-1,), 1), Rows(1, 0, (5,), (-1, 0), 1)]  # as many in all
+        ),
+        "3 rows cannot be wanted of a sequence of 2": lambda m: m.forward(
+            [Rows(0, 0, (5, 6), (-1, 0), 0), Rows(1, 0, (5, 6), (-1, 0), 3)]
+        ),
+        "-1 rows cannot be wanted": lambda m: m.forward([Rows(0, 0, (5, 6), (-1, 0), -1)]),
         "context": lambda m: m.forward([chain(TEXT * 6, 0, 257, 1)]),
         "layer to tap": lambda m: m.forward([chain(TEXT, 0, 2)], taps=(3,)),
-        "sub-layers": lambda m: m.run([chain(TEXT, 0, 2)], sub_layers=[0, 0]),
-        "increasing": lambda m: m.run([chain(TEXT, 0, 2)], sub_layers=[6]),
+        "sub-layers must be increasing": lambda m: m.run([chain(TEXT, 0, 2)], sub_layers=[0, 0]),
+        "no such sub-layer": lambda m: m.run([chain(TEXT, 0, 2)], sub_layers=[6]),
+        "such sub-layer to run": lambda m: m.run([chain(TEXT, 0, 2)], sub_layers=[-1]),
         "hidden rows": lambda m: m.run([chain(TEXT, 0, 2)], hidden=np.zeros((2, 31), np.float32)),
         "no subset": lambda m: m.run([chain(TEXT, 0, 2)], subset=1),
         "of the subset": lambda m: m.subset([97]),
@@ -341,9 +350,9 @@ def test_packed_weights_are_kept_and_rebuilt_when_torn(tmp_path: Path) -> None:
     folder, cache = make_checkpoint("phi3", tmp_path / "model"), tmp_path / "cache"
     want = open_native(folder, "bf16").forward([chain(TEXT, 0, 9)]).logits
 
-    def opened(packed: bool) -> None:
+    def opened(packed: bool, says: str | None = None) -> None:
         model, was_packed = packs(folder, cache)
-        assert (was_packed, model.notice) == (packed, None)
+        assert (was_packed, model.notice) == (packed, says)
         same(model.forward([chain(TEXT, 0, 9)]).logits, want)
 
     opened(packed=True)
@@ -363,12 +372,39 @@ def test_packed_weights_are_kept_and_rebuilt_when_torn(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         opened(packed=True)
         opened(packed=False)
+    for place in (HEADER, (HEADER + len(whole)) // 2, len(whole) - 1, HEADER - 1):  # the last is the digest itself
+        file.unlink()
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
+        opened(packed=True, says=f"the packed weights in {file} were damaged and have been packed anew")
+        opened(packed=False)
     file.unlink()
     file.parent.rmdir()
     file.parent.write_bytes(b"in the way")
     model, _ = packs(folder, cache)
     assert model.notice is not None
     same(model.forward([chain(TEXT, 0, 9)]).logits, want)
+
+
+def test_a_digest_tells_changed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = aligned((3 << 20) + 640)
+    packed[:] = np.random.default_rng(0).integers(0, 256, len(packed), np.uint8)
+    want = digest(packed)
+    seen = {want}
+    for place in (0, 63, 64, (1 << 20) - 1, 1 << 20, (2 << 20) + 77, len(packed) - 1):
+        for bit in (1, 128):
+            packed[place] ^= bit
+            seen.add(digest(packed))
+            packed[place] ^= bit
+    packed[7::64] ^= 128  # the highest bit of every eighth word
+    seen.add(digest(packed))
+    packed[7::64] ^= 128
+    packed[: 1 << 20], packed[1 << 20 : 2 << 20] = packed[1 << 20 : 2 << 20].copy(), packed[: 1 << 20].copy()
+    seen.add(digest(packed))
+    assert len(seen) == 17
+    packed[: 1 << 20], packed[1 << 20 : 2 << 20] = packed[1 << 20 : 2 << 20].copy(), packed[: 1 << 20].copy()
+    for threads in (1, 3, 8):
+        monkeypatch.setattr(native_weights, "cores", lambda threads=threads: threads)
+        assert digest(packed) == want
 
 
 def test_too_little_memory_is_said_before_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

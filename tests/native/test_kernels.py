@@ -23,7 +23,8 @@ WORDS = 16  # columns of a block
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _pointer, _size, _float, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float, ctypes.c_int
-_matmul = ctypes.CFUNCTYPE(None, _pointer, _size, _size, _pointer, _size, _int, _pointer, _size)
+_offset = ctypes.c_ssize_t
+_matmul = ctypes.CFUNCTYPE(None, _pointer, _size, _size, _pointer, _size, _int, _pointer, _size, _offset)
 
 
 class Kernels(ctypes.Structure):
@@ -121,11 +122,11 @@ class Product:
         self.x[:, :k] = held(x)
         self.blocks, self.k = blocks, k
 
-    def __call__(self, rows: slice, blocks: slice | None = None) -> Array:  # [rows, 16 * blocks]
+    def __call__(self, rows: slice, blocks: slice | None = None, far: int = 0) -> Array:  # [rows, 16 * blocks]
         w, x = self.w[blocks or slice(None)], self.x[rows]
         y = aligned((len(x) + 1, len(w) * WORDS + 16), np.float32)
         y[:] = 7.0
-        self.call(at(w), len(w), self.k, at(x), self.x.shape[1], len(x), at(y), y.shape[1])
+        self.call(at(w), len(w), self.k, at(x), self.x.shape[1], len(x), at(y), y.shape[1], far)
         assert (y[-1] == 7.0).all(), "a row that is not there was written"
         assert (y[:, -16:] == 7.0).all(), "a block that is not there was written"
         return y[:-1, :-16]
@@ -182,6 +183,8 @@ def test_a_blocks_bits_are_its_own(kernels: Kernels, dtype: str) -> None:
         for start, count in ((0, 19), (1, 2), (2, 3), (3, 9), (4, 15)):
             together = product(some, slice(start, start + count)).view(np.uint32)
             assert (together == np.concatenate(each[start : start + count], axis=1)).all()
+        for far in (-1 << 20, 1 << 12):  # what is fetched on the way
+            assert (product(some, far=far).view(np.uint32) == np.concatenate(each, axis=1)).all()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -303,15 +306,14 @@ def test_rms_norm(kernels: Kernels, n: int) -> None:
     rng = np.random.default_rng(n)
     for scale in (1.0, 1e-6, 1e6, 0.0):
         x, weight = (rng.standard_normal(n) * scale).astype(np.float32), rng.standard_normal(n).astype(np.float32)
-        for given in (weight, None):
-            out = np.zeros_like(x)
-            kernels.rms_norm(at(x), None if given is None else at(weight), n, 1e-5, at(out))
-            wide = x.astype(np.float64)
-            want = wide / np.sqrt((wide**2).mean() + np.float32(1e-5)) * (1.0 if given is None else weight)
-            assert (np.abs(out - want) <= 1e-6 * np.abs(want)).all()
-            same = x.copy()
-            kernels.rms_norm(at(same), None if given is None else at(weight), n, 1e-5, at(same))
-            assert (same.view(np.uint32) == out.view(np.uint32)).all()
+        out = np.zeros_like(x)
+        kernels.rms_norm(at(x), at(weight), n, 1e-5, at(out))
+        wide = x.astype(np.float64)
+        want = wide / np.sqrt((wide**2).mean() + np.float32(1e-5)) * weight
+        assert (np.abs(out - want) <= 1e-6 * np.abs(want)).all()
+        same = x.copy()
+        kernels.rms_norm(at(same), at(weight), n, 1e-5, at(same))
+        assert (same.view(np.uint32) == out.view(np.uint32)).all()
 
 
 def test_add_and_soft_cap(kernels: Kernels) -> None:

@@ -13,6 +13,7 @@ from foredraft.core.law import Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
+from foredraft.errors import NumericalError
 from foredraft.models.target import CachedTarget
 
 
@@ -45,17 +46,24 @@ class ModelDrafter:
         guesses: list[list[int]] = [[] for _ in sequences]
         laws: list[list[Law]] = [[] for _ in sequences]
         survival = [1.0] * len(sequences)
+        lost: set[int] = set()
         while True:
             going = [
                 i
                 for i, sequence in enumerate(sequences)
-                if self._has_room(sequence, guesses[i]) and quotes[i].worth(survival[i], len(guesses[i]))
+                if i not in lost
+                and self._has_room(sequence, guesses[i])
+                and quotes[i].worth(survival[i], len(guesses[i]))
             ]
             if not going:
                 break
             logits = self.model.extend([(sequences[i], sequences[i].tokens + guesses[i]) for i in going])  # [B, V]
             for row, i in enumerate(going):
-                law = self._law(logits[row, :], sequences[i], tuple(guesses[i]))
+                try:
+                    law = self._law(logits[row, :], sequences[i], tuple(guesses[i]))
+                except NumericalError:  # no law, no guess; the target may know better
+                    lost.add(i)
+                    continue
                 token = noises[i].guess(law, len(guesses[i]), len(guesses[i]))
                 survival[i] *= float(law[token])
                 guesses[i].append(token)

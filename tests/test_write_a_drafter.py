@@ -12,6 +12,11 @@ import pytest
 
 import foredraft
 from foredraft.cli.main import main
+from foredraft.core.noise import Noise
+from foredraft.core.sampling import SamplingParams
+from foredraft.core.sequence import Sequence
+from foredraft.engine.planner import FixedPlanner
+from tests.core.toys import Table, ToyDrafter, ToyTarget, generate, nothing
 from tests.tiny import make_chat_model
 
 PAGE = Path(__file__).parent.parent / "docs" / "write-a-drafter.md"
@@ -19,9 +24,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "write-a-drafter.md"
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tutorial's file, saved where it says, in a folder of its own."""
+    """The tutorial's file, saved where it says, in a folder of its own; the drafter that samples follows in it."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "bigram.py").write_text(blocks[0], encoding="utf-8")
+    (tmp_path / "bigram.py").write_text(blocks[0] + blocks[2], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "cache"))
@@ -45,3 +50,24 @@ def test_by_name_from_the_command_line(written: Path, capsys: pytest.CaptureFixt
     plain = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["speculative"]["by_drafter"]["bigram"]["drafted"] > 0
+
+
+def test_the_drafter_that_samples(written: Path) -> None:
+    """Under ``coupled`` its seeded texts are the plain ones; under ``ratio`` its guesses are tested, some accepted."""
+    module, table = importlib.import_module("bigram"), Table.random(3, 4, states=7)
+    accepted = {}
+    for coupled in (True, False):
+
+        def texts(coupled: bool = coupled) -> list[Sequence]:
+            noises = [Noise(5, i, coupled=coupled) for i in range(4)]
+            return [Sequence([1, 2, 1], 60, SamplingParams(0.7), noise) for noise in noises]
+
+        drafted, plain, drafter = texts(), texts(), module.SampledBigram()
+        for text in drafted:
+            drafter.begin(text)
+        history = generate(drafted, ToyTarget(table), drafter, FixedPlanner(3))
+        generate(plain, ToyTarget(table), ToyDrafter(nothing), FixedPlanner(0))
+        assert ([t.tokens for t in drafted] == [t.tokens for t in plain]) is coupled
+        assert {o.draft.source for outcomes in history for o in outcomes} == {"none", "sampled-bigram"}
+        accepted[coupled] = sum(o.accepted for outcomes in history for o in outcomes)
+    assert min(accepted.values()) > 20

@@ -98,9 +98,10 @@ class Dense:
 
     def first(self, clocks: Callable[[Any], Any]) -> int:
         """Return the possible token whose clock rings first; of two at once the lower."""
-        law = np.asarray(to_device(self.probabilities, "cpu"), dtype=np.float64)
-        ids = np.asarray(to_device(self.ids, "cpu"))[law > 0]
-        return int(ids[np.argmin(clocks(ids) / law[law > 0])])
+        law = _numpy(self.probabilities).astype(np.float64)
+        ids = _numpy(self.ids)[law > 0]
+        with np.errstate(over="ignore"):  # a clock over next to nothing may ring never
+            return int(ids[np.argmin(clocks(ids) / law[law > 0])])
 
     def fits(self, vocabulary: int) -> bool:
         """Say whether there are so many numbers."""
@@ -128,7 +129,7 @@ class Sparse(Dense):
     def over(self, p: Dense) -> Any:
         """Return the probabilities of the tokens that ``p`` lists."""
         at = np.minimum(np.searchsorted(self.ids, p.ids), len(self.ids) - 1)
-        return np.where(self.ids[at] == p.ids, self.probabilities[at], 0.0)
+        return np.where(self.ids[at] == p.ids, self.probabilities[at], 0)
 
     def draw(self, uniform: float) -> int:
         """Return the token at ``uniform`` of the cumulative law, by inversion."""
@@ -141,3 +142,7 @@ class Sparse(Dense):
     def with_probabilities(self, probabilities: Any) -> Dense:
         """Return the law that gives other probabilities [S] to the same tokens."""
         return Sparse(probabilities, self.ids)
+
+
+def _numpy(x: Any) -> Any:
+    return np.asarray(x if getattr(x.device, "type", "cpu") == "cpu" else to_device(x, "cpu"))

@@ -13,7 +13,7 @@ from foredraft.core.law import Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
-from foredraft.errors import GenerationError
+from foredraft.errors import GenerationError, NumericalError
 from foredraft.models.target import CachedTarget
 
 
@@ -68,7 +68,7 @@ class ModelDrafter:
         depth = len(chain.tokens)
         try:
             law = self._law(row, sequence, tuple(chain.tokens))
-        except GenerationError:  # nothing may follow the guesses, so they end here
+        except (GenerationError, NumericalError):  # nothing can be drawn after the guesses, so they end here
             chain.ended = True
             return
         token = noise.guess(law, depth, depth)

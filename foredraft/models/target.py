@@ -85,7 +85,8 @@ class CachedTarget:
     def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
         """Forget what was refused: afterwards each slot holds ``len(sequence) - 1`` tokens.
 
-        Fewer only where the model itself kept fewer; those are fed again. Doing it twice changes nothing.
+        Fewer only where the model itself kept fewer; those are fed again. One more where the sequence failed, and so
+        did not grow. Doing it twice changes nothing.
         """
         for sequence, outcome in zip(sequences, outcomes, strict=True):
             slot = self.slots.take(sequence, sequence.tokens)
@@ -95,7 +96,8 @@ class CachedTarget:
             rows = (*range(last.fed), *(last.fed + node for node in outcome.kept))
             kept = self.model.compact(slot, last.start, rows) if len(outcome.draft) else len(rows)
             self.slots.hold(slot, sequence.tokens[: last.start + kept])
-            assert kept < len(rows) or len(self.slots.held(slot)) == len(sequence) - 1, "the target's cache is off"
+            exact = len(self.slots.held(slot)) == len(sequence) - bool(outcome.tokens)
+            assert kept < len(rows) or exact, "the target's cache is off"
 
     def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
         """Return the logits [B, V] after each sequence's ``tokens``: the whole text wanted, guesses included.

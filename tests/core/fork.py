@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from foredraft.core.noise import Noise
 
 T = TypeVar("T")
-PLACE = 4  # a purpose that no stream of ``Noise`` has
+PLACE = 99  # a purpose that no stream of ``Noise`` has
 
 
 class Fork:

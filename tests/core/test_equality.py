@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.core.draft import Draft, Outcome
+from foredraft.core.draft import ROOT, Draft, Outcome, Round
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, law_of
@@ -21,6 +22,7 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.tally import Tally
 
+from .exact import filtered_by_hand, raced_by_hand
 from .toys import EagerPlanner, Guess, Table, ToyDrafter, ToyTarget, generate, nothing, sampled_chain, sampled_tree
 
 V = 5
@@ -38,24 +40,39 @@ class EndsWith:
         return bool(self.tail) and self.told[-len(self.tail) :] == self.tail
 
 
-def plain(
-    table: Table, prompt: Sequence[int], limit: int, stop: frozenset[int], tail: Sequence[int]
-) -> tuple[Any, str]:
-    """Return the greedy text and why it ended, without a line of the library."""
-    tokens = list(prompt)
+def shaped(row: Any, sequence: Text, path: tuple[int, ...]) -> Any:
+    """Shape logits by every token of the text and of the drafted prefix; forbid the one before."""
+    text = [*sequence.tokens, *path]
+    return np.array([-math.inf if x == text[-1] else w - 0.7 * text.count(x) for x, w in enumerate(row)])
+
+
+def next_by_hand(table: Table, text: Text, tokens: Sequence[int]) -> int:
+    """Return the target's own token after ``tokens``, by its own noise, without a line of the rule."""
+    row = list(table(tokens))
+    if text.shaping is not None:
+        row = [x - 0.7 * tokens.count(i) for i, x in enumerate(row)]
+        row[tokens[-1]] = -math.inf
+    if text.params.greedy:
+        return int(np.argmax(row))
+    return raced_by_hand(filtered_by_hand(row, text.params), text.noise.seed, text.noise.choice, len(tokens))
+
+
+def plain(table: Table, text: Text, tail: Sequence[int]) -> tuple[Any, str]:
+    """Return what a text must become and why it ends, without a line of the library."""
+    tokens = text.tokens[: text.prompt_length]
     while True:
-        tokens.append(int(np.argmax(table(tokens))))
-        answer = tokens[len(prompt) :]
-        if tokens[-1] in stop or (tail and answer[-len(tail) :] == list(tail)):
+        tokens.append(next_by_hand(table, text, tokens))
+        answer = tokens[text.prompt_length :]
+        if tokens[-1] in text.stop_ids or (tail and answer[-len(tail) :] == list(tail)):
             return tokens, "stop"
-        if len(tokens) >= limit:
+        if len(tokens) >= text.limit:
             return tokens, "length"
 
 
-def continuation(table: Table, tokens: Sequence[int], length: int) -> list[int]:
+def continuation(table: Table, text: Text, tokens: Sequence[int], length: int) -> list[int]:
     path = list(tokens)
     for _ in range(length):
-        path.append(int(np.argmax(table(path))))
+        path.append(next_by_hand(table, text, path))
     return path[len(tokens) :]
 
 
@@ -76,18 +93,20 @@ def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str
         return Draft.chain(any_tokens(rng.randint(0, quote.limit)), None, "garbage")
 
     def perfect(sequence: Text, quote: Any, noise: Any) -> Draft:
-        return Draft.chain(continuation(table, sequence.tokens, quote.limit), None, "perfect")
+        return Draft.chain(continuation(table, sequence, sequence.tokens, quote.limit), None, "perfect")
 
     def adversarial(sequence: Text, quote: Any, noise: Any) -> Draft:
         """Right up to a point, then wrong, then right again after the wrong; a stop token goes into the middle."""
-        tokens = continuation(table, sequence.tokens, quote.limit)
+        tokens = continuation(table, sequence, sequence.tokens, quote.limit)
         at = rng.randrange(len(tokens))
         tokens[at] = rng.choice(sorted(stop)) if stop and rng.random() < 0.5 else (tokens[at] + 1) % V
-        tokens[at + 1 :] = continuation(table, [*sequence.tokens, *tokens[: at + 1]], len(tokens) - at - 1)
+        tokens[at + 1 :] = continuation(table, sequence, [*sequence.tokens, *tokens[: at + 1]], len(tokens) - at - 1)
         return Draft.chain(tokens, None, "adversarial")
 
     def overlong(sequence: Text, quote: Any, noise: Any) -> Draft:
-        return Draft.chain([*continuation(table, sequence.tokens, quote.limit + 7), *any_tokens(3)], None, "overlong")
+        return Draft.chain(
+            [*continuation(table, sequence, sequence.tokens, quote.limit + 7), *any_tokens(3)], None, "overlong"
+        )
 
     def tree(sequence: Text, quote: Any, noise: Any) -> Draft:
         """Grown anywhere, now and then along the right path; siblings may repeat a token."""
@@ -96,7 +115,7 @@ def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str
         paths = {-1: list(sequence.tokens)}
         for node in range(rng.randint(0, quote.limit + 2)):
             parent = rng.randrange(-1, node)
-            token = continuation(table, paths[parent], 1)[0] if rng.random() < 0.5 else rng.randrange(V)
+            token = continuation(table, sequence, paths[parent], 1)[0] if rng.random() < 0.6 else rng.randrange(V)
             paths[node] = [*paths[parent], token]
             tokens.append(token)
             parents.append(parent)
@@ -117,6 +136,24 @@ def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str
     return known
 
 
+class Witness:
+    """Sees every round last of all, the texts grown, and finds each token to be what its node's law makes of it."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def see(self, done: Round) -> None:
+        self.rounds += 1
+        assert done.began <= done.drafted <= done.verified
+        for text, outcome, p in zip(done.sequences, done.outcomes, done.laws, strict=True):
+            grown = len(outcome.tokens)
+            assert text.tokens[-grown:] == list(outcome.tokens)
+            assert outcome.nodes[0] == ROOT
+            assert [outcome.draft.tokens[node] for node in outcome.nodes[1:]] == list(outcome.tokens[:-1])
+            for place, (node, token) in enumerate(zip(outcome.nodes, outcome.tokens, strict=True), len(text) - grown):
+                assert text.noise.at(place).race(p(node), 0) == token
+
+
 def check_outcomes(sequence: Text, outcomes: Sequence[Outcome]) -> None:
     """What the outcomes say happened is what happened."""
     assert [t for o in outcomes for t in o.tokens] == sequence.answer
@@ -135,44 +172,53 @@ def check_outcomes(sequence: Text, outcomes: Sequence[Outcome]) -> None:
         assert list(o.origins[o.accepted :]) == [last]
 
 
-@pytest.mark.parametrize(
-    "character",
-    ["nothing", "garbage", "perfect", "adversarial", "overlong", "tree", "sampled", "sampled tree", "mixed"],
-)
-@given(
-    seed=st.integers(0, 10**6),
-    ties=st.booleans(),
-    eager=st.booleans(),
-    length=st.integers(1, 7),
-    prompts=st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=6), min_size=1, max_size=4),
-    budgets=st.lists(st.integers(1, 14), min_size=4, max_size=4),
-    stop=st.frozensets(st.integers(0, V - 1), max_size=2),
-    tail=st.lists(st.integers(0, V - 1), max_size=2),
-)
-def test_greedy_text_is_plain_text(
+CHARACTERS = ["nothing", "garbage", "perfect", "adversarial", "overlong", "tree", "sampled", "sampled tree", "mixed"]
+CASE: dict[str, Any] = {
+    "seed": st.integers(0, 10**6),
+    "eager": st.booleans(),
+    "shape": st.booleans(),
+    "length": st.integers(1, 7),
+    "prompts": st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=6), min_size=1, max_size=4),
+    "budgets": st.lists(st.integers(1, 14), min_size=4, max_size=4),
+    "stop": st.frozensets(st.integers(0, V - 1), max_size=2),
+    "tail": st.lists(st.integers(0, V - 1), max_size=2),
+}
+KINDS_OF_PARAMS = [
+    SamplingParams(),
+    SamplingParams(1.0),
+    SamplingParams(1.4, top_k=3),
+    SamplingParams(0.8, top_p=0.9),
+    SamplingParams(1.2, 4, 0.95, 0.05),
+]
+
+
+def check_text_is_plain(
     character: str,
+    table: Table,
+    params: Sequence[SamplingParams],
     seed: int,
-    ties: bool,
     eager: bool,
+    shape: bool,
     length: int,
     prompts: list[list[int]],
     budgets: list[int],
     stop: frozenset[int],
     tail: list[int],
 ) -> None:
-    table = Table.random(seed, V)
-    if ties:
-        table = Table(np.round(table.rows / 2))
+    """Every text of a batch is what it must become alone, and what the round says of it is true."""
     drafter = ToyDrafter(drafters(table, random.Random(seed), stop)[character])
     texts = [
-        Text(list(p), limit=len(p) + b, stop_ids=stop, ends=EndsWith(tail))
-        for p, b in zip(prompts, budgets, strict=False)
-    ]
+        Text(
+            list(p), len(p) + b, each, Noise(seed << 20, i, coupled=True), shaped if shape else None,
+            stop_ids=stop, ends=EndsWith(tail),
+        )
+        for i, (p, b, each) in enumerate(zip(prompts, budgets, params, strict=False))
+    ]  # fmt: skip
     planner = EagerPlanner(length) if eager else FixedPlanner(length)
-    tally = Tally()
-    history = generate(texts, ToyTarget(table), drafter, planner, tally)
+    tally, witness = Tally(), Witness()
+    history = generate(texts, ToyTarget(table), drafter, planner, [tally, witness])
     for text, outcomes in zip(texts, history, strict=True):
-        wanted, reason = plain(table, text.tokens[: text.prompt_length], text.limit, stop, tail)
+        wanted, reason = plain(table, text, tail)
         assert text.tokens == wanted
         assert text.finish_reason == reason
         assert text.ends is not None
@@ -180,30 +226,55 @@ def test_greedy_text_is_plain_text(
         check_outcomes(text, outcomes)
     assert tally.tokens == sum(len(t.answer) for t in texts)
     assert len(drafter.seen) == sum(map(len, history))
+    assert witness.rounds == max(map(len, history))
 
 
-@given(seed=st.integers(0, 10**6), length=st.integers(0, 6), budget=st.integers(2, 20))
-def test_a_perfect_draft_saves_the_passes_it_should(seed: int, length: int, budget: int) -> None:
+@pytest.mark.parametrize("character", CHARACTERS)
+@given(ties=st.booleans(), **CASE)
+def test_greedy_text_is_plain_text(character: str, ties: bool, seed: int, **case: Any) -> None:
+    table = Table.random(seed, V)
+    if ties:
+        table = Table(np.round(table.rows / 2))
+    check_text_is_plain(character, table, [SamplingParams()] * 4, seed, **case)
+
+
+@pytest.mark.parametrize("character", CHARACTERS)
+@given(params=st.lists(st.sampled_from(KINDS_OF_PARAMS), min_size=4, max_size=4), **CASE)
+def test_seeded_text_is_plain_text(character: str, params: list[SamplingParams], seed: int, **case: Any) -> None:
+    """Under ``coupled`` one outcome of the noise is one text: whoever drafts, beside whom, greedy or not."""
+    check_text_is_plain(character, Table.random(seed, V), params, seed, **case)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(0, 6),
+    budget=st.integers(2, 20),
+    params=st.sampled_from(KINDS_OF_PARAMS),
+)
+def test_a_perfect_draft_saves_the_passes_it_should(
+    seed: int, length: int, budget: int, params: SamplingParams
+) -> None:
     """And never guesses beyond the budget: the planner leaves room for the token a round always adds."""
     table = Table.random(seed, V)
     target = ToyTarget(table)
-    text = Text([1, 2], limit=2 + budget)
+    text = Text([1, 2], 2 + budget, params, Noise(seed, coupled=True))
     drafter = ToyDrafter(drafters(table, random.Random(seed), frozenset())["perfect"])
     tally = Tally()
-    outcomes = generate([text], target, drafter, FixedPlanner(length), tally)[0]
+    outcomes = generate([text], target, drafter, FixedPlanner(length), [tally])[0]
     assert target.passes == 1 + -(-(budget - 1) // (length + 1))
     assert all(o.accepted == len(o.draft) for o in outcomes)
     assert tally.acceptance_rate == (1.0 if tally.total.drafted else 0.0)
     assert tally.mean_tokens_per_pass == (budget - 1) / (target.passes - 1)
 
 
-def test_a_neighbour_changes_nothing() -> None:
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_neighbour_changes_nothing(coupled: bool) -> None:
     """Seeded sampled text depends on its own path only: alone, or beside others."""
     table = Table.random(3, V)
 
     def texts() -> list[Text]:
         params = SamplingParams(temperature=1.0)
-        return [Text([i], limit=12 + i, params=params, noise=Noise(5, choice=i)) for i in range(4)]
+        return [Text([i], limit=12 + i, params=params, noise=Noise(5, choice=i, coupled=coupled)) for i in range(4)]
 
     def q(path: Sequence[int]) -> Any:
         return law_of(table(path[-1:]), SamplingParams(temperature=1.2))
@@ -216,7 +287,8 @@ def test_a_neighbour_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.8, 4, 0.9, 0.05)], ids=str)
-def test_torch_logits_give_the_same_text(params: SamplingParams) -> None:
+@pytest.mark.parametrize("coupled", [False, True])
+def test_torch_logits_give_the_same_text(params: SamplingParams, coupled: bool) -> None:
     class TorchTarget(ToyTarget):
         def score(self, *args: Any) -> Any:
             scored = super().score(*args)
@@ -229,7 +301,7 @@ def test_torch_logits_give_the_same_text(params: SamplingParams) -> None:
         def q(path: Sequence[int], array: Any = array) -> Any:
             return law_of(array(other(path)), SamplingParams(temperature=1.5))
 
-        texts = [Text([i], 12 + i, params, Noise(1, choice=i)) for i in range(3)]
+        texts = [Text([i], 12 + i, params, Noise(1, i, coupled=coupled)) for i in range(3)]
         generate(texts, target, ToyDrafter(sampled_chain(q)), FixedPlanner(3))
         answers.append([t.answer for t in texts])
     assert answers[0] == answers[1]

@@ -22,6 +22,7 @@ from transformers.generation.logits_process import (
 from foredraft.core.draft import ROOT, Draft
 from foredraft.core.law import Dense, Point
 from foredraft.core.sampling import SamplingParams, distribution, filtered, law_of
+from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import NumericalError, OptionError
 
 MIXTURES = [
@@ -41,6 +42,10 @@ MIXTURES = [
 
 def logits(seed: int, scale: float = 3.0, width: int = 200) -> Any:
     return np.random.default_rng(seed).normal(0, scale, width)
+
+
+def texts(*params: SamplingParams) -> list[Text]:
+    return [Text([0], 9, each) for each in params]
 
 
 @pytest.mark.parametrize("params", MIXTURES, ids=str)
@@ -124,7 +129,7 @@ def test_every_kind_of_array(name: str, params: SamplingParams) -> None:
     table = np.stack([logits(seed) for seed in range(5)])
     drafts = [Draft.chain([1, 2]), Draft()]
     mixed = [params, SamplingParams() if name == "torch" else params]
-    here, there = (distribution(x, drafts, mixed) for x in (table, kind(table)))
+    here, there = (distribution(x, texts(*mixed), drafts) for x in (table, kind(table)))
     for of_node, same, nodes in zip(here, there, ([ROOT, 0, 1], [ROOT]), strict=True):
         for node in nodes:
             p, twin = of_node(node), same(node)
@@ -143,8 +148,8 @@ def test_rows_are_packed_ragged() -> None:
     table = np.eye(7)[[3, 1, 4, 0, 5, 2, 6]] * 9
     drafts = [Draft.chain([1]), Draft(), Draft((1, 2), (-1, -1)), Draft()]
     rows = [[3, 1], [4], [0, 5, 2], [6]]
-    cold = distribution(table, drafts, [SamplingParams()] * 4)
-    warm = distribution(table, drafts, [SamplingParams(1.0)] * 4)
+    cold = distribution(table, texts(*[SamplingParams()] * 4), drafts)
+    warm = distribution(table, texts(*[SamplingParams(1.0)] * 4), drafts)
     for of_node, soft, wanted in zip(cold, warm, rows, strict=True):
         for node, token in enumerate(wanted, start=-1):
             assert of_node(node) == Point(token)
@@ -182,10 +187,29 @@ def test_a_device_without_doubles_gets_singles() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 def test_logits_without_a_finite_maximum(params: SamplingParams, bad: list[float], kind: Any) -> None:
     """Found out when the law is asked for, so only in the sequence that has them."""
-    laws = distribution(kind(np.array([[0.0, 1.0], bad])), [Draft(), Draft()], [params, params])
+    laws = distribution(kind(np.array([[0.0, 1.0], bad])), texts(params, params), [Draft(), Draft()])
     assert laws[0](ROOT).draw(0.99) == 1
-    with pytest.raises(NumericalError, match=r"largest is (nan|inf|-inf)"):
-        laws[1](ROOT)
+    for _ in range(2):  # a fault is not remembered as a law
+        with pytest.raises(NumericalError, match=r"largest is (nan|inf|-inf)"):
+            laws[1](ROOT)
+
+
+def test_a_law_is_worked_out_when_asked_for_and_then_remembered() -> None:
+    """So that only the accepted path is paid for, once. The hook gets the shaped row and the sequence's own params."""
+    asked: list[Any] = []
+
+    def law(row: Any, params: SamplingParams) -> Any:
+        asked.append((row.tolist(), params))
+        return law_of(row, params)
+
+    params = SamplingParams(1.0)
+    sequence = Text([0], 9, params, law=law, shaping=lambda row, sequence, path: row + len(path))
+    laws = distribution(np.arange(6.0).reshape(3, 2), [sequence], [Draft.chain([1, 0])])[0]
+    assert asked == []
+    assert laws(1) is laws(1)
+    assert asked == [([6.0, 7.0], params)]
+    assert isinstance(laws(ROOT), Dense)
+    assert asked[1:] == [([0.0, 1.0], params)]
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,21 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.planner import FixedPlanner
 
 from .exact import filtered_by_hand
-from .toys import Guess, Table, ToyDrafter, ToyTarget, generate, onehot_tree, sampled_chain, sampled_tree
+from .toys import (
+    EagerPlanner,
+    Guess,
+    Table,
+    ToyDrafter,
+    ToyTarget,
+    generate,
+    nothing,
+    onehot_tree,
+    sampled_chain,
+    sampled_tree,
+)
 
-V, LENGTH, SAMPLES = 4, 3, 3000
+V, LENGTH, SAMPLES = 4, 3, 2000
+FIXED = FixedPlanner(2)
 PROMPT = [2, 0]
 DRAFT = SamplingParams(temperature=2.5)
 
@@ -66,13 +78,20 @@ def text_law(table: Table, params: SamplingParams) -> dict[Any, float]:
     return law
 
 
-def sample(table: Table, params: SamplingParams, guess: Guess, first_seed: int = 0) -> Counter[Any]:
-    """Count the answers of many seeds; drafts begin in the first round and are as long as the budget lets them."""
+def sample(
+    table: Table,
+    params: SamplingParams,
+    guess: Guess,
+    coupled: bool = False,
+    samples: int = SAMPLES,
+    planner: Any = FIXED,
+) -> Counter[Any]:
+    """Count the answers of many seeds; drafts begin in the first round and are as long as the planner lets them."""
     counts: Counter[Any] = Counter()
-    for start in range(0, SAMPLES, 100):
-        seeds = range(first_seed + start, first_seed + start + 100)
-        texts = [Text(list(PROMPT), len(PROMPT) + LENGTH, params, Noise(seed), prompt_length=1) for seed in seeds]
-        generate(texts, ToyTarget(table), ToyDrafter(guess), FixedPlanner(2))
+    for start in range(0, samples, 100):
+        noises = [Noise(seed, coupled=coupled) for seed in range(start, start + 100)]
+        texts = [Text(list(PROMPT), len(PROMPT) + LENGTH, params, noise, prompt_length=1) for noise in noises]
+        generate(texts, ToyTarget(table), ToyDrafter(guess), planner)
         counts.update(tuple(text.answer[1:]) for text in texts)
     return counts
 
@@ -102,12 +121,25 @@ def test_sampled_text_has_the_target_law(name: str) -> None:
     assert chi_square(sample(target, params, faulty(softened(other))), law, SAMPLES) > 1.2  # the check has teeth
 
 
-def test_trees_have_the_target_law() -> None:
+@pytest.mark.parametrize("replacement", [False, True])
+def test_trees_have_the_target_law(replacement: bool) -> None:
     params = FILTERS["temperature"]
     target, other = Table.random(1, V, scale=1.2), Table.random(2, V, scale=3.0)
     law = text_law(target, params)
-    shape = (((),), ())
-    sampled = sampled_tree(softened(other), shape, replacement=False)
+    shape = (((),), (), ())
+    sampled = sampled_tree(softened(other), shape, replacement)
     certain = onehot_tree(lambda path: np.argsort(-other(path)).tolist(), shape)
-    for guess in (sampled, certain):
-        assert chi_square(sample(target, params, guess), law, SAMPLES) < 1
+    for guess in (sampled, certain) if replacement else (sampled,):
+        assert chi_square(sample(target, params, guess, planner=EagerPlanner(4)), law, SAMPLES) < 1
+
+
+@pytest.mark.parametrize("name", ["top-p"])
+def test_coupled_text_has_the_target_law_and_knows_no_drafter(name: str) -> None:
+    """Not even one that lies about its law, which under ``ratio`` shows."""
+    params = FILTERS[name]
+    target, other = Table.random(1, V, scale=1.2), Table.random(2, V, scale=3.0)
+    assert chi_square(sample(target, params, nothing, coupled=True), text_law(target, params), SAMPLES) < 1
+    drawn = sample(target, params, sampled_chain(softened(other)), coupled=True, samples=200)
+    for guess in (nothing, faulty(softened(other)), sampled_tree(softened(other), (((),), ()), False)):
+        again = sample(target, params, guess, coupled=True, samples=200, planner=EagerPlanner(3))
+        assert again == drawn

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored
-from foredraft.core.law import Dense, Law
+from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
+from foredraft.core.law import Law
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.planner import FixedQuote
-from foredraft.engine.tally import Tally
 
 
 class Table:
@@ -62,6 +61,8 @@ class ToyTarget:
 
     def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
         for sequence, outcome in zip(sequences, outcomes, strict=True):
+            if sequence.fault is not None:  # it does not go on
+                continue
             cache = self._cache[sequence]
             cache.extend(outcome.draft.tokens[node] for node in outcome.kept)
             assert cache == sequence.tokens[:-1], "the cache must hold all but the last token"
@@ -126,8 +127,11 @@ def sampled_chain(law: Callable[[Sequence[int]], Law], length: int | None = None
 Shape = tuple[Any, ...]  # a tuple of its children's shapes
 
 
-def sampled_tree(law: Callable[[Sequence[int]], Dense], shape: Shape, replacement: bool) -> Guess:
-    """Guess a tree of ``shape``; siblings are drawn in turn from ``law(path)``, with or without replacement."""
+def sampled_tree(law: Callable[[Sequence[int]], Any], shape: Shape, replacement: bool) -> Guess:
+    """Guess a tree of ``shape``; siblings are drawn in turn from ``law(path)``, with or without replacement.
+
+    Under the ``coupled`` rule siblings without replacement are the tokens whose clocks ring first, in that order.
+    """
 
     def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
@@ -146,9 +150,8 @@ def sampled_tree(law: Callable[[Sequence[int]], Dense], shape: Shape, replacemen
                 token = tokens[node]
                 grow(node, [*path, token], child)
                 if not replacement:
-                    left = q.probabilities.copy()
-                    left[token] = 0 * left[token]
-                    q = Dense(left / left.sum() if left.sum() > 0 else left)
+                    left = np.where(q.ids == token, 0 * q.probabilities, q.probabilities)
+                    q = q.with_probabilities(left / left.sum() if left.sum() > 0 else left)
 
         grow(-1, list(sequence.tokens), shape)
         return Draft(tuple(tokens), tuple(parents), tuple(laws), "toy")
@@ -177,13 +180,12 @@ def onehot_tree(order: Callable[[Sequence[int]], Sequence[int]], shape: Shape) -
 
 
 def generate(
-    sequences: Sequence[Text], target: Any, drafter: Any, planner: Any, tally: Tally | None = None
+    sequences: Sequence[Text], target: Any, drafter: Any, planner: Any, watches: Sequence[Watch] = ()
 ) -> list[list[Outcome]]:
     """Run rounds until every sequence has ended; return each one's outcomes."""
     history: list[list[Outcome]] = [[] for _ in sequences]
-    tally = tally or Tally()
     while running := [i for i, s in enumerate(sequences) if s.finish_reason is None]:
-        outcomes = run_round([sequences[i] for i in running], target, drafter, planner, [tally])
+        outcomes = run_round([sequences[i] for i in running], target, drafter, planner, watches)
         for i, outcome in zip(running, outcomes, strict=True):
             history[i].append(outcome)
     return history

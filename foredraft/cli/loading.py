@@ -60,12 +60,16 @@ def _drafting(args: argparse.Namespace) -> tuple[str | Drafter, int | str | None
     if args.speculative_config is not None:
         drafter, length = read_speculative_config(args.speculative_config, args.drafter, args.draft_tokens)
         return drafter, args.draft_tokens if length is None else length
-    if args.drafter is not None and _CLASS.search(args.drafter):
-        # a user's own drafter lies where he stands; last, so that it can replace nothing that is installed
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.append(here)
+    if args.drafter is not None:
+        find_own_classes(args.drafter)
     return "auto" if args.drafter is None else args.drafter, args.draft_tokens
+
+
+def find_own_classes(drafter: str) -> None:
+    """Let a user's own drafter be imported from where he stands; last, so that it replaces nothing installed."""
+    here = str(Path.cwd())
+    if _CLASS.search(drafter) and here not in sys.path:
+        sys.path.append(here)
 
 
 def with_generation_config(

@@ -19,6 +19,7 @@ from foredraft.errors import ForedraftError, OptionError
 VERBS: Final = {
     "generate": "answer a prompt, or a file of prompts",
     "chat": "talk with a model; each turn feeds only what is new",
+    "certify": "check a model and its drafters against plain decoding",
     "models": "list the models that are here and those that are known; fetch and remove",
     "doctor": "say what this machine has and what will be used",
 }

@@ -7,8 +7,11 @@ from typing import Final
 
 # words of plain English too, so they are options only where a complaint begins with them
 _SINGLE: Final = frozenset(
-    {"temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system", "raw"}
-)
+    {
+        "temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system",
+        "raw", "tokens", "samples",
+    }
+)  # fmt: skip
 _DOUBLE: Final = frozenset(
     {
         "max_tokens", "top_k", "top_p", "min_p", "stop_token_ids", "draft_tokens", "draft_temperature", "min_tokens",

@@ -20,14 +20,22 @@ class Progress:
         self._label: str | None = None
         self._bar: Any = None
         self._status = False
+        self._told: set[str] = set()
 
     def __call__(self, done: int, total: int, label: str) -> None:
         """Show that ``done`` bytes of ``total`` (0: unknown) are there."""
+        self._advance(done, total, label, "B")
+
+    def count(self, done: int, total: int, label: str) -> None:
+        """Show that ``done`` pieces of work of ``total`` are done."""
+        self._advance(done, total, label, "")
+
+    def _advance(self, done: int, total: int, label: str, unit: str) -> None:
         with self._lock:
             if label != self._label:
                 self._close()
                 self._label = label
-                self._begin(total)
+                self._begin(total, unit)
             if self._bar is not None:
                 self._bar.total = total or None
                 self._bar.update(done - self._bar.n)
@@ -46,9 +54,12 @@ class Progress:
         with self._lock:
             self._close()
 
-    def _begin(self, total: int) -> None:
+    def _begin(self, total: int, unit: str) -> None:
         if not self._stream.isatty():
-            size = f" ({size_of(total)})" if total else ""
+            if not unit and self._label in self._told:
+                return  # work that goes on after a line of its result
+            self._told.add(str(self._label))
+            size = f" ({size_of(total)})" if total and unit else ""
             self._stream.write(f"foredraft: {self._label}{size}\n")
             self._stream.flush()
             return
@@ -58,8 +69,8 @@ class Progress:
         self._bar = tqdm(
             total=total or None,
             desc=self._label,
-            unit="B",
-            unit_scale=True,
+            unit=unit,
+            unit_scale=bool(unit),
             delay=_MOMENT,
             leave=False,
             dynamic_ncols=True,

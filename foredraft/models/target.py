@@ -93,6 +93,9 @@ class CachedTarget:
             last = self._passes.pop(slot, None)
             if last is None:
                 continue
+            if not outcome.tokens:  # it failed, and what was just written may be why
+                self.slots.hold(slot, ())
+                continue
             rows = (*range(last.fed), *(last.fed + node for node in outcome.kept))
             kept = self.model.compact(slot, last.start, rows) if len(outcome.draft) else len(rows)
             self.slots.hold(slot, sequence.tokens[: last.start + kept])

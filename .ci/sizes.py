@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "foredraft"
-LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250, "native C++": 2500}
+LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250}
+# the pass is what must fit in a head; what stands beside it in the library has a budget of its own
+LIBRARY = {"the pass": 2500, "sampling": 320, "retrieval": 320}
 
 
 def lines(path: Path) -> int:
@@ -33,10 +35,16 @@ def faults() -> list[str]:
         found.append(f"core has {total} lines, over {LIMITS['core']}")
     if heart > LIMITS["accept.py + round.py"]:
         found.append(f"accept.py and round.py have {heart} lines, over {LIMITS['accept.py + round.py']}")
-    native = sum(lines(path) for path in (PACKAGE / "native").iterdir() if path.suffix in (".cpp", ".h"))
-    if native > LIMITS["native C++"]:
-        found.append(f"native has {native} lines of C++, over {LIMITS['native C++']}")
-    print(f"core {total} lines, accept.py + round.py {heart} lines, native {native} lines of C++")
+    native = dict.fromkeys(LIBRARY, 0)
+    for path in (PACKAGE / "native").iterdir():
+        if path.suffix in (".cpp", ".h"):
+            native[path.stem if path.stem in LIBRARY else "the pass"] += lines(path)
+    found += [
+        f"{part} has {native[part]} lines of C++, over {limit}"
+        for part, limit in LIBRARY.items()
+        if native[part] > limit
+    ]
+    print(f"core {total} lines, accept.py + round.py {heart} lines, lines of C++: {native}")
     return found
 
 

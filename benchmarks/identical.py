@@ -1,11 +1,14 @@
-"""Is greedy text with speculation the plain text, token for token? Every drafter, two lengths, alone and in a batch.
+"""Is text with speculation the plain text, token for token? Every drafter, several lengths, alone and in a batch.
+
+Greedy, or with ``--temperature`` sampled under the ``coupled`` rule, whose seed fixes the text.
 
     identical      whether every answer was the plain one
     compared       answers compared with the plain one
     divergences    where not: the prompt, the arm, the position, and the plain logits' margin between its first two
                    tokens there; a large one is a fault in the logic, not in the arithmetic
 
-``model`` is a draft made of the target's first layers: it guesses badly, in ways that chains and corrections meet.
+``model`` is the draft model of ``--draft``, or one made of the target's first layers: that guesses badly, in ways that
+chains and corrections meet.
 """
 
 from __future__ import annotations
@@ -39,10 +42,15 @@ class Arm:
 
 
 def main() -> None:
-    options = parser("greedy text with every drafter against plain decoding, token for token")
+    options = parser("text with every drafter against plain decoding, token for token")
     options.add_argument("--count", type=int, default=100, help="prompts, spread over the tasks")
     options.add_argument("--max-tokens", type=int, default=128)
     options.add_argument("--draft-layers", type=int, default=4, help="layers of the draft model")
+    options.add_argument("--draft", type=Path, help="another draft model")
+    options.add_argument("--lengths", default="4,10", help="draft lengths; the first is the batch's too")
+    options.add_argument("--temperature", type=float, default=0.0)
+    options.add_argument("--top-p", type=float, default=1.0)
+    options.add_argument("--seed", type=int, default=1)
     arguments = options.parse_args()
     prompts, digest = read_prompts(arguments.prompts)
     if arguments.quick:
@@ -53,8 +61,12 @@ def main() -> None:
     texts = [prompt_ids(row["prompt"], words, settle({}), target.vocabulary, lm.host.context) for row in prompts]
     with tempfile.TemporaryDirectory() as folder:
         assert lm.host.folder is not None
-        draft = first_layers(lm.host.folder, Path(folder) / "draft", arguments.draft_layers)
-        compared, divergences = compare(lm, texts, arms(draft), arguments.max_tokens)
+        draft = arguments.draft or first_layers(lm.host.folder, Path(folder) / "draft", arguments.draft_layers)
+        sampling = {"max_tokens": arguments.max_tokens}
+        if arguments.temperature:
+            sampling |= {"temperature": arguments.temperature, "top_p": arguments.top_p, "seed": arguments.seed}
+        lengths = [int(length) for length in arguments.lengths.split(",")]
+        compared, divergences = compare(lm, texts, arms(draft, lengths), sampling)
     finish(
         {
             "identical": not divergences,
@@ -62,24 +74,24 @@ def main() -> None:
             "divergences": divergences,
             "tier": lm.host.tier,
             "dtype": lm.host.dtype,
-            "max_tokens": arguments.max_tokens,
+            "sampling": sampling,
         },
         digest,
     )
 
 
-def arms(draft: Path) -> list[Arm]:
-    """Return every drafter at two lengths, and one of them in a batch."""
+def arms(draft: Path, lengths: list[int]) -> list[Arm]:
+    """Return every drafter at every length, and two of them together in a batch."""
     drafters = {"lookup": "lookup", "model": f"model:{draft}", "lookup+model": f"lookup+model:{draft}"}
-    alone = [Arm(f"{name} {length}", drafter, length) for name, drafter in drafters.items() for length in (4, 10)]
-    return [*alone, Arm("lookup+model 4, batch of 6", drafters["lookup+model"], 4, 6)]
+    alone = [Arm(f"{name} {length}", drafter, length) for name, drafter in drafters.items() for length in lengths]
+    return [*alone, Arm(f"lookup+model {lengths[0]}, batch of 6", drafters["lookup+model"], lengths[0], 6)]
 
 
 def compare(
-    lm: foredraft.LanguageModel, texts: list[list[int]], ways: list[Arm], max_tokens: int
+    lm: foredraft.LanguageModel, texts: list[list[int]], ways: list[Arm], sampling: dict[str, Any]
 ) -> tuple[int, list[dict[str, Any]]]:
     """Answer every prompt plainly and in every other way; return how many were compared, and where they differ."""
-    plain = [lm.generate(text, max_tokens=max_tokens).token_ids for text in texts]
+    plain = [lm.generate(text, **sampling).token_ids for text in texts]
     print(f"\n{lm.host.tier} {lm.host.dtype}: {sum(map(len, plain))} tokens of {len(texts)} plain answers\n")
     print(f"{'arm':28}{'answers':>9}{'identical':>11}{'tokens/pass':>13}")
     divergences: list[dict[str, Any]] = []
@@ -89,7 +101,7 @@ def compare(
             group = texts[at : at + way.batch]
             made = lm.generate(
                 group if way.batch > 1 else group[0],
-                max_tokens=max_tokens,
+                **sampling,
                 drafter=way.drafter,
                 draft_tokens=way.length,
             )

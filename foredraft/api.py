@@ -27,6 +27,7 @@ from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError
+from foredraft.measure.watch import LawWatch
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Options, Settings, draft_length, settle
 from foredraft.prompts import Prompt, is_batch
@@ -50,6 +51,7 @@ def load(
     offline: bool = False,
     cache: str | Path | None = None,
     native_tier: str | None = None,
+    watch: bool = False,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Return a model ready to generate.
@@ -60,6 +62,7 @@ def load(
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
     the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).
+    ``watch`` keeps a test of the text's law running over everything that is generated (``LanguageModel.watch``).
     ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
@@ -70,6 +73,7 @@ def load(
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
     loaded = LanguageModel(host, machine, drafter, draft_length(draft_tokens), draft_temperature, progress)
+    loaded.watch = LawWatch() if watch else None
     loaded.load_s = perf_counter() - began
     return loaded
 
@@ -88,6 +92,7 @@ class LanguageModel:
     ) -> None:
         self.host = host
         self.load_s = 0.0
+        self.watch: LawWatch | None = None
         self._machine = machine
         self._requests = Requests(host)
         self._progress = progress
@@ -142,7 +147,7 @@ class LanguageModel:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
         planner = FixedPlanner(self._length(settings, drafter))
-        watches: list[Watch] = [tally]
+        watches: list[Watch] = [tally] if self.watch is None else [tally, self.watch]
         if settings.logprobs is not None:
             recorder = LogprobRecorder(self.host.sampler.logprobs)
             for request in requests:
@@ -175,8 +180,22 @@ class LanguageModel:
             speculative=Speculative.of(first.tally, self._reason(settings, drafter)),
             timings=Timings.of(tally, self.load_s),
             choices=choices,
-            notices=_notices(settings),
+            notices=self._notices(settings),
         )
+
+    def _notices(self, settings: Settings) -> list[str]:
+        """Say what a user may not expect of the options he gave, and what the watch has found."""
+        notices = []
+        if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
+            notices.append(
+                "under rule ratio a seed's text also depends on the drafter and its lengths; under coupled it does not"
+            )
+        if self.watch is not None and self.watch.alarmed:
+            notices.append(
+                f"the watch found texts that do not have the model's law (after {self.watch.alarmed_after} tokens;"
+                f" a false alarm has probability {self.watch.alpha:g}): foredraft certify says more"
+            )
+        return notices
 
     def _reason(self, settings: Settings, drafter: Drafter) -> str | None:
         if self.host.off is not None:
@@ -260,12 +279,3 @@ class Stream(Iterator[Piece]):
             self.result = model._result([request], settings, drafter, tally)
         if request.sequence.fault is not None:
             raise request.sequence.fault
-
-
-def _notices(settings: Settings) -> list[str]:
-    """Say what a user may not expect of the options he gave."""
-    if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
-        return [
-            "under rule ratio the text of a seed also depends on the drafter and its lengths; under coupled it does not"
-        ]
-    return []

@@ -194,7 +194,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _native(native: dict[str, Any]) -> str:
     if not native["tiers"]:
-        return "no native pass"
+        return "no native pass, and sampling runs in Python"
     lacking = [tier for tier in native["all"] if tier not in native["tiers"]]
     rest = f"; neither this machine nor its build has {' and '.join(lacking)}" if lacking else ""
     return f"{', '.join(native['tiers'])} can run{rest}"

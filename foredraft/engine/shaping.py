@@ -73,13 +73,13 @@ class Shaper:
         """Return the logits [V] after bias, penalties and masks, for the token that follows ``path``.
 
         ``row`` [V] is over the target's vocabulary and is not changed; ``path`` are guesses that follow the committed
-        sequence. After a guess that ends the text nothing follows, and the row comes back as it is. NaN and infinities
-        pass through, for the law to report. Raises NoTokenLeft if the masks rule every token out, GrammarLimit if the
-        grammar cannot be followed.
+        sequence. After a guess that ends the text nothing follows, and the row comes back as it is; so does one that
+        holds NaN or no finite maximum, for the law to report. Raises NoTokenLeft if the masks rule every token out,
+        GrammarLimit if the grammar cannot be followed.
         """
-        if any(token in sequence.stop_ids for token in path):
-            return row
         xp = array_namespace(row)
+        if any(token in sequence.stop_ids for token in path) or not math.isfinite(float(xp.max(row))):
+            return row
         shaped = self._penalised(xp, xp.asarray(row, copy=True), sequence, path)
         banned = self._banned(sequence, path)
         if banned:
@@ -89,7 +89,7 @@ class Shaper:
             bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=row.shape[0], bitorder="little")
             shaped = xp.where(xp.asarray(bits.view(np.bool_), device=row.device), shaped, -math.inf)
         if (banned or allowed is not None) and not math.isfinite(float(xp.max(shaped))):
-            self._complain(xp, row, len(sequence) + len(path))
+            self._complain(len(sequence) + len(path))
         return shaped
 
     def _penalised(self, xp: Any, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
@@ -119,10 +119,7 @@ class Shaper:
             banned += sequence.stop_ids
         return banned
 
-    def _complain(self, xp: Any, row: Array, position: int) -> None:
-        """Raise NoTokenLeft if it was the masks that left nothing; a row that held nothing is the model's fault."""
-        if not math.isfinite(float(xp.max(row))):
-            return
+    def _complain(self, position: int) -> None:
         masks = [self.grammar.name] if self.grammar is not None else []
         masks += ["bad_words"] if self.options.bad_words else []
         masks += ["min_tokens"] if self.options.min_tokens else []

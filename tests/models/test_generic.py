@@ -516,7 +516,7 @@ def test_greedy_text_under_a_drafter_is_what_transformers_generates(model: Gener
     for text in texts:
         target.begin(text)
     while alive := [t for t in texts if t.finish_reason is None]:
-        run_round(alive, target, drafter, FixedPlanner(guesses), tally)
+        run_round(alive, target, drafter, FixedPlanner(guesses), [tally])
     assert (tally.total.accepted > 5) == (guesses > 0)
     assert {t.prompt_length: t.answer for t in texts} == truths
 

@@ -18,6 +18,7 @@ from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
+from foredraft.drafters.suffix import Suffix
 from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
 from foredraft.models.fetch import resolve
@@ -42,8 +43,10 @@ AUTO: Final = "lookup"
 LOOKUP_TOKENS: Final = 15
 MAX_THREADS: Final = 1024
 PER_MATCH: Final = 4  # measured, docs/log.md
+FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
+BRANCHES: Final = 2
 MODEL_TOKENS: Final = 5
-_LATER: Final = ("suffix", "layers", "heads")
+_LATER: Final = ("layers", "heads")
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -191,9 +194,10 @@ def check_names(names: str) -> None:
         if kind == "model" and not rest:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
         if kind in _LATER:
-            raise DrafterError(f"drafter {kind} is not in this version yet: use lookup or model:PATH")
-        if name not in ("auto", "none", "lookup") and kind != "model" and not _CLASS.fullmatch(name):
-            raise DrafterError(f"unknown drafter {name!r}: use auto, none, lookup, model:PATH or package.module:Class")
+            raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
+        if name not in ("auto", "none", "lookup", "suffix") and kind != "model" and not _CLASS.fullmatch(name):
+            known = "auto, none, lookup, suffix, model:PATH or package.module:Class"
+            raise DrafterError(f"unknown drafter {name!r}: use {known}")
 
 
 def make_drafter(
@@ -217,6 +221,9 @@ def _one_drafter(
         return NoDrafter()
     if kind == "lookup":
         return Lookup(per_match=PER_MATCH if draft_tokens is None else None)
+    if kind == "suffix":
+        branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
+        return Suffix(FLOOR if draft_tokens is None else 0.0, branches)
     if kind == "model":
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
     return _stranger(name)

@@ -37,10 +37,10 @@ def lm(tiny: Path) -> LanguageModel:
 
 
 def drafters(tiny: Path, other: Path) -> list[str]:
-    return ["lookup", f"model:{tiny}", f"model:{other}", f"lookup+model:{other}"]
+    return ["lookup", "suffix", f"suffix+model:{other}", f"model:{tiny}", f"model:{other}", f"lookup+model:{other}"]
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(6))
 @pytest.mark.parametrize("length", [0, 1, 5, 12])
 def test_greedy_text_is_plain_text(lm: LanguageModel, tiny: Path, other: Path, which: int, length: int) -> None:
     drafter = drafters(tiny, other)[which]
@@ -212,7 +212,7 @@ def test_a_strangers_drafter_is_an_object(tiny: Path, lm: LanguageModel) -> None
         ("nonsense", "unknown drafter 'nonsense'"),
         ("model", "needs a model"),
         ("model:/nowhere/at/all", "."),
-        ("suffix", "not in this version yet"),
+        ("layers", "not in this version yet"),
         ("heads:x", "not in this version yet"),
         ("lookup+", "unknown drafter ''"),
         ("no.such.module:Class", "No module named 'no'"),

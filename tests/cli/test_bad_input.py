@@ -155,7 +155,6 @@ def test_files_of_prompts_that_are_none(refused: Any, tmp_path: Path) -> None:
         ("guess", "unknown drafter 'guess'"),
         ("lookup+guess", "unknown drafter 'guess'"),
         ("", "unknown drafter"),
-        ("suffix", "suffix is not in this version yet"),
         ("layers:x", "layers is not in this version yet"),
         ("model:", "model:PATH"),
         ("model:absent-folder", "absent-folder"),

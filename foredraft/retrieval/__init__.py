@@ -1,0 +1,1 @@
+"""Retrieval: indexes over token lists, and guesses copied from them."""

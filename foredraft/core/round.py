@@ -102,7 +102,8 @@ def decide(sequence: Text, draft: Draft, p: Laws, noise: Noise) -> Outcome:
 
 def commit(sequence: Text, draft: Draft, kept: Kept, noise: Noise) -> Outcome:
     """Append the surviving path and one token drawn from the law after it; stop where the sequence stops."""
-    last = kept.law.draw(noise.last())
+    law = kept.law
+    last = law.token if isinstance(law, Point) else law.draw(noise.last())  # a number takes time
     tokens = [draft.tokens[node] for node in kept.path] + [last]
     committed = 1
     while sequence.append(tokens[committed - 1]) and committed < len(tokens):

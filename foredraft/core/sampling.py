@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from array_api_compat import array_namespace
@@ -108,11 +107,15 @@ def _greedy(best: list[tuple[int, float]], start: int) -> Laws:
 
 
 def _shaped(logits: Array, start: int, sequence: Text, draft: Draft) -> Laws:
-    def law(node: int) -> Law:
-        path = tuple(draft.tokens[i] for i in draft.path(node))
-        return law_after(logits[start + 1 + node, :], sequence, path, sequence.params)
+    known: dict[int, Law] = {}  # once a round: a functools.cache takes longer to make than all the rest here
 
-    return cache(law)
+    def law(node: int) -> Law:
+        if node not in known:
+            path = tuple(draft.tokens[i] for i in draft.path(node))
+            known[node] = law_after(logits[start + 1 + node, :], sequence, path, sequence.params)
+        return known[node]
+
+    return law
 
 
 def filtered(row: Array, params: SamplingParams) -> Array:

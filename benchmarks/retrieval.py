@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import finish, load, parser, read_prompts, spread
 
 import foredraft
-from foredraft.compose import BRANCHES
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.suffix import Suffix
+from foredraft.drafting import BRANCHES
 from foredraft.engine.planner import FixedQuote
 from foredraft.retrieval.index import END, retrieval
 from foredraft.retrieval.memory import Memory
@@ -66,7 +66,7 @@ class Timed(Suffix):
 
     def begin(self, sequence: Sequence) -> None:
         self.prompt = tuple(sequence.tokens)
-        self.prepare(sequence, self.prediction)
+        self.prepare(sequence, self.prediction, None if self.memory is None else "")
         super().begin(sequence)
 
     def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:
@@ -218,6 +218,7 @@ def million_over_10k(answers: list[dict[str, Any]], branches: int, repeats: int)
         tokens = text[: chance.randrange(1, len(text))]
         for size, drafter in drafters.items():
             sequence = Sequence([*tokens], limit=10**6)
+            drafter.prepare(sequence, scope="")
             drafter.begin(sequence)
             began = time.perf_counter()
             drafter.propose([sequence], [FixedQuote(LIMIT)], [Noise(0)])

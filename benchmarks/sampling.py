@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import finish, load, parser, read_prompts, spread
 from made_models import random_llama
 
-from foredraft.compose import LOOKUP_TOKENS
 from foredraft.core import round as rounds
 from foredraft.core.draft import Round
 from foredraft.core.noise import Noise
@@ -35,6 +34,7 @@ from foredraft.core.sampling import LawOf, SamplingParams, law_of
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
+from foredraft.drafting import DRAFT_TOKENS
 from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
 from foredraft.models.identity import folder_identity
@@ -155,7 +155,7 @@ def decode(
     clock = Clock()
     sequence = Sequence(list(text), len(text) + tokens, params, noise, law=partial(clock.law, law))
     drafts = NoDrafter() if drafter == "none" else Lookup()
-    planner = FixedPlanner(0 if drafter == "none" else LOOKUP_TOKENS)
+    planner = FixedPlanner(0 if drafter == "none" else DRAFT_TOKENS)
     with on_the_clock(clock):
         for _ in run([sequence], target, drafts, planner, [clock]):
             pass

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack, overload
 
-from foredraft.compose import (
-    LOOKUP_TOKENS,
-    Host,
-    Machine,
-    check_drafter,
-    check_names,
-    draft_model,
-    load_host,
-    make_drafter,
-)
+from foredraft.compose import Host, Machine, load_host
+from foredraft.copying import Informed, informed
 from foredraft.core.draft import Drafter, Watch
-from foredraft.drafters.none import NoDrafter
+from foredraft.drafting import Drafters, check_names, slower_paths
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
@@ -29,10 +20,11 @@ from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError
 from foredraft.measure.watch import LawWatch
 from foredraft.models.store import Progress
-from foredraft.options import AssistantModel, Options, Settings, draft_length, settle
+from foredraft.options import Options, Settings, draft_length, settle
 from foredraft.prompts import Prompt, is_batch
+from foredraft.recent import CACHE_TOKENS, RecentText
 from foredraft.request import Request, Requests
-from foredraft.result import Result, Speculative, Timings
+from foredraft.result import Predicted, Result, Speculative, Timings
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -52,17 +44,22 @@ def load(
     cache: str | Path | None = None,
     native_tier: str | None = None,
     watch: bool = False,
+    cache_tokens: int = CACHE_TOKENS,
+    share_cache: bool = False,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Return a model ready to generate.
 
     ``model`` is an alias, a folder, a hub id, a ``.gguf`` file, or a transformers model object (``tokenizer`` then is
     its tokenizer; without one, prompts are token ids). ``drafter`` is a name (``auto``, ``none``, ``lookup``,
-    ``model:PATH``, ``package.module:Class``, several joined by ``+``) or an object with the ``Drafter`` protocol.
+    ``suffix``, ``model:PATH``, ``package.module:Class``, several joined by ``+``) or an object with the ``Drafter``
+    protocol.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
     the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).
     ``watch`` keeps a test of the text's law running over everything that is generated (``LanguageModel.watch``).
+    ``cache_tokens`` bounds the recent text that is held for requests with a ``cache_scope``, over all scopes; only with
+    ``share_cache`` may a scope copy from the text of others.
     ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
@@ -72,7 +69,11 @@ def load(
         check_names(drafter)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
-    loaded = LanguageModel(host, machine, drafter, draft_length(draft_tokens), draft_temperature, progress)
+    folder, vocabulary = machine.cache_folder, host.target.vocabulary
+    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
+    length = draft_length(draft_tokens)
+    drafters = Drafters(host, machine, drafter, length, draft_temperature, recent.memory, progress)
+    loaded = LanguageModel(host, drafters, recent)
     loaded.watch = LawWatch() if watch else None
     loaded.load_s = perf_counter() - began
     return loaded
@@ -81,27 +82,35 @@ def load(
 class LanguageModel:
     """A loaded model with its default drafter. Made by ``load``; not safe for use from two threads at once."""
 
-    def __init__(
-        self,
-        host: Host,
-        machine: Machine,
-        drafter: str | Drafter,
-        draft_tokens: int | None,
-        draft_temperature: float | None,
-        progress: Progress | None = None,
-    ) -> None:
+    def __init__(self, host: Host, drafters: Drafters, recent: RecentText) -> None:
         self.host = host
         self.load_s = 0.0
         self.watch: LawWatch | None = None
-        self._machine = machine
+        self.drafter = drafters.default
+        self._drafters = drafters
+        self._recent = recent
         self._requests = Requests(host)
-        self._progress = progress
-        self._draft_hosts: dict[str, Host] = {}
-        self._drafters: dict[tuple[str, int | None, float | None], Drafter] = {}
-        self._draft_tokens = draft_tokens
-        self._draft_temperature = draft_temperature
-        self._default: object = drafter
-        self.drafter = self._drafter(drafter, draft_tokens, draft_temperature)
+
+    @property
+    def slower_paths(self) -> list[str]:
+        """What runs slower here than it could, and why; empty as a rule."""
+        return ([] if self.host.notice is None else [self.host.notice]) + slower_paths(self.drafter)
+
+    def remember(self, text: str | Sequence[int], scope: str) -> None:
+        """Add a text, or its token ids, to what requests with this ``cache_scope`` may copy from."""
+        self._recent.remember(text, scope)
+
+    def forget(self, scope: str) -> None:
+        """Drop the recent text of a scope, in memory and on disk; a process that holds it may save it again."""
+        self._recent.forget(scope)
+
+    def load_cache(self, scope: str) -> None:
+        """Add the recent text that was saved for a scope. Raises StorageError for a file that cannot be used."""
+        self._recent.load(scope)
+
+    def save_cache(self, scope: str) -> int:
+        """Add the recent text of a scope to its file; return how many tokens of its oldest text had to go."""
+        return self._recent.save(scope)
 
     @overload
     def generate(self, prompt: str, **options: Unpack[Options]) -> Result: ...
@@ -131,22 +140,27 @@ class LanguageModel:
             raise PromptError("stream answers one prompt: call it once for each")
         if settings.n > 1:
             raise OptionError(f"stream gives one answer, not n={settings.n}: use generate")
-        return Stream(self, self._requests.make(prompt, settings)[0], settings)
+        request = self._requests.make(prompt, settings)[0]
+        return Stream(self, request, settings, self._drafter(settings))
 
     def _answer(self, prompts: list[Any], settings: Settings) -> list[Result]:
         requests = [self._requests.make(prompt, settings) for prompt in prompts]
-        drafter = self._asked(settings)
+        drafter = self._drafter(settings)
         tally = Tally()
         for _ in self._rounds([r for each in requests for r in each], settings, drafter, tally):
             pass
         return [self._result(each, settings, drafter, tally) for each in requests]
+
+    def _drafter(self, settings: Settings) -> Drafter:
+        """Return the drafter of one generation, told what else it may copy from."""
+        return informed(self._drafters.of(settings), self._requests.prediction(settings), settings.cache_scope)
 
     def _rounds(
         self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally
     ) -> Generator[None, None, None]:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
-        planner = FixedPlanner(self._length(settings, drafter))
+        planner = FixedPlanner(self._drafters.length(settings, drafter))
         watches: list[Watch] = [tally] if self.watch is None else [tally, self.watch]
         if settings.logprobs is not None:
             recorder = LogprobRecorder(self.host.sampler.logprobs)
@@ -177,19 +191,23 @@ class LanguageModel:
             prompt_tokens=first.sequence.prompt_length,
             cached_tokens=first.cached_tokens,
             completion_tokens=sum(len(choice.token_ids) for choice in choices),
-            speculative=Speculative.of(first.tally, self._reason(settings, drafter)),
+            speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter)),
             timings=Timings.of(tally, self.load_s),
             choices=choices,
-            notices=self._notices(settings),
+            notices=self._notices(settings, drafter),
+            prediction=_predicted(requests, settings, drafter),
         )
 
-    def _notices(self, settings: Settings) -> list[str]:
+    def _notices(self, settings: Settings, drafter: Drafter) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
         notices = []
         if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
             notices.append(
                 "under rule ratio a seed's text also depends on the drafter and its lengths; under coupled it does not"
             )
+        unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
+        if unused and self._drafters.off(settings, drafter) is not None:
+            notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
         if self.watch is not None and self.watch.alarmed:
             notices.append(
                 f"the watch found texts that do not have the model's law (after {self.watch.alarmed_after} tokens;"
@@ -197,50 +215,14 @@ class LanguageModel:
             )
         return notices
 
-    def _reason(self, settings: Settings, drafter: Drafter) -> str | None:
-        if self.host.off is not None:
-            return f"off: {self.host.off}"
-        if isinstance(drafter, NoDrafter):
-            return "off: drafter none was asked for"
-        return "off: 0 draft tokens were asked for" if self._length(settings, drafter) == 0 else None
 
-    def _length(self, settings: Settings, drafter: Drafter) -> int:
-        if isinstance(drafter, NoDrafter):
-            return 0
-        asked = settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
-        return LOOKUP_TOKENS if asked is None else asked
-
-    def _asked(self, settings: Settings) -> Drafter:
-        """Return the drafter of one generation: the one its options name, or the default."""
-        plain = settings.drafter is None and settings.draft_temperature is None and settings.draft_tokens is None
-        if plain or (settings.drafter is None and not isinstance(self._default, str)):
-            return self.drafter
-        name = self._default if settings.drafter is None else settings.drafter
-        length = self._draft_tokens if settings.draft_tokens is None else settings.draft_tokens
-        warmth = self._draft_temperature if settings.draft_temperature is None else settings.draft_temperature
-        return self._drafter(name, length, warmth)
-
-    def _drafter(self, asked: object, length: int | None, temperature: float | None) -> Drafter:
-        if self.host.off is not None:
-            return NoDrafter()
-        if isinstance(asked, AssistantModel):
-            if not isinstance(asked.model, str | Path):
-                host = load_host(asked.model, Machine(context=self._machine.context))
-                return draft_model(host, self.host, length, temperature)
-            asked = f"model:{asked.model}"
-        if not isinstance(asked, str):
-            return check_drafter(asked)
-        key = (asked, length, temperature)
-        if key not in self._drafters:
-            self._drafters[key] = make_drafter(asked, self.host, self._load_draft, length, temperature)
-        return self._drafters[key]
-
-    def _load_draft(self, name: str) -> Host:
-        """Load a draft model once, under the target's own machine options; its context is its own."""
-        if name not in self._draft_hosts:
-            machine = replace(self._machine, context=None)
-            self._draft_hosts[name] = load_host(name, machine, progress=self._progress)
-        return self._draft_hosts[name]
+def _predicted(requests: Sequence[Request], settings: Settings, drafter: Drafter) -> Predicted | None:
+    """Return what became of the prediction in the answers to one prompt."""
+    if settings.prediction is None:
+        return None
+    used = drafter.used if isinstance(drafter, Informed) else {}
+    each = [used[request.sequence] for request in requests if request.sequence in used]
+    return Predicted(sum(one.accepted for one in each), sum(one.rejected for one in each))
 
 
 class Stream(Iterator[Piece]):
@@ -249,9 +231,9 @@ class Stream(Iterator[Piece]):
     Leaving early is fine: ``close`` (or the end of a ``with``) gives the model's slot back.
     """
 
-    def __init__(self, model: LanguageModel, request: Request, settings: Settings) -> None:
+    def __init__(self, model: LanguageModel, request: Request, settings: Settings, drafter: Drafter) -> None:
         self.result: Result | None = None
-        self._pieces = self._run(model, request, settings)
+        self._pieces = self._run(model, request, settings, drafter)
 
     def __next__(self) -> Piece:
         return next(self._pieces)
@@ -266,8 +248,9 @@ class Stream(Iterator[Piece]):
         """Stop generating."""
         self._pieces.close()
 
-    def _run(self, model: LanguageModel, request: Request, settings: Settings) -> Generator[Piece, None, None]:
-        drafter = model._asked(settings)
+    def _run(
+        self, model: LanguageModel, request: Request, settings: Settings, drafter: Drafter
+    ) -> Generator[Piece, None, None]:
         tally = Tally()
         rounds = model._rounds([request], settings, drafter, tally)
         try:

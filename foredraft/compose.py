@@ -1,26 +1,17 @@
-"""From names to things: a model ready to be asked, and the drafters that guess for it."""
+"""From names to things: a model ready to be asked."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from foredraft._version import __version__
-from foredraft.core.draft import Drafter
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
-from foredraft.drafters.first import FirstOf
-from foredraft.drafters.lookup import Lookup
-from foredraft.drafters.model import ModelDrafter
-from foredraft.drafters.none import NoDrafter
-from foredraft.drafters.suffix import Suffix
 from foredraft.engine.logprobs import Logprobs, logprobs
-from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
+from foredraft.errors import ModelError, OptionError
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
 from foredraft.models.native_sampling import native_logprobs, sampler
@@ -39,15 +30,7 @@ from foredraft.models.target import CachedTarget
 from foredraft.models.tokenizer import Tokenizer
 
 DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
-AUTO: Final = "lookup"
-LOOKUP_TOKENS: Final = 15
 MAX_THREADS: Final = 1024
-PER_MATCH: Final = 4  # measured, docs/log.md
-FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
-BRANCHES: Final = 2
-MODEL_TOKENS: Final = 5
-_LATER: Final = ("layers", "heads")
-_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,95 +168,6 @@ def tokenizer_of(given: Any) -> Tokenizer:
     if isinstance(given, str | Path):
         return Tokenizer.from_folder(Path(given))
     return Tokenizer.from_transformers(given)
-
-
-def check_names(names: str) -> None:
-    """Refuse a drafter that nobody knows, before anything is loaded for it. Raises DrafterError."""
-    for name in (part.strip() for part in names.split("+")):
-        kind, _, rest = name.partition(":")
-        if kind == "model" and not rest:
-            raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
-        if kind in _LATER:
-            raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
-        if name not in ("auto", "none", "lookup", "suffix") and kind != "model" and not _CLASS.fullmatch(name):
-            known = "auto, none, lookup, suffix, model:PATH or package.module:Class"
-            raise DrafterError(f"unknown drafter {name!r}: use {known}")
-
-
-def make_drafter(
-    names: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
-) -> Drafter:
-    """Return the drafter that ``names`` says; several joined by ``+`` are asked in order.
-
-    ``load_draft`` loads a draft model by name. Raises DrafterError for a name nobody knows.
-    """
-    check_names(names)
-    parts = [part.strip() for part in names.split("+")]
-    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature) for part in parts]
-    return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
-
-
-def _one_drafter(
-    name: str, host: Host, load_draft: Callable[[Any], Host], draft_tokens: int | None, temperature: float | None
-) -> Drafter:
-    kind, _, rest = (AUTO if name == "auto" else name).partition(":")
-    if kind == "none":
-        return NoDrafter()
-    if kind == "lookup":
-        return Lookup(per_match=PER_MATCH if draft_tokens is None else None)
-    if kind == "suffix":
-        branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
-        return Suffix(FLOOR if draft_tokens is None else 0.0, branches)
-    if kind == "model":
-        return draft_model(load_draft(rest), host, draft_tokens, temperature)
-    return _stranger(name)
-
-
-def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
-    """Return a drafter around a second model. Raises VocabularyMismatch or DrafterError if it cannot draft."""
-    if draft.off is not None:
-        raise DrafterError(f"{draft.name} cannot draft: {draft.off}")
-    theirs, ours = draft.target.vocabulary, host.target.vocabulary
-    if draft.tokenizer is not None and host.tokenizer is not None:
-        difference = host.tokenizer.first_difference(draft.tokenizer)
-        if difference is not None:
-            token, mine, other = difference
-            raise VocabularyMismatch(
-                f"{draft.name} cannot draft for {host.name}: vocabularies of {theirs} and {ours} tokens differ,"
-                f" first at token {token} ({other!r} against {mine!r})"
-            )
-    elif theirs != ours:
-        raise VocabularyMismatch(
-            f"{draft.name} cannot draft for {host.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
-        )
-    length = MODEL_TOKENS if draft_tokens is None else None
-    return ModelDrafter(draft.target, ours, temperature, length)
-
-
-def _stranger(name: str) -> Drafter:
-    """Import a user's own drafter class and make one."""
-    module_name, _, class_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as fault:
-        raise DrafterError(f"drafter {name}: {fault}") from fault
-    made = getattr(module, class_name, None)
-    if made is None:
-        raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
-    return check_drafter(made())
-
-
-def check_drafter(drafter: Any) -> Drafter:
-    """Return the object if it speaks the protocol. Raises DrafterError naming what it lacks."""
-    parts = ("name", "taps", "begin", "propose", "observe", "end")
-    missing = [part for part in parts if not hasattr(drafter, part)]
-    if missing:
-        raise DrafterError(
-            f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}"
-            " (a model drafts as model:PATH, or as assistant_model=)"
-        )
-    checked: Drafter = drafter
-    return checked
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
 from foredraft.models.grammar_source import GrammarSource
+from foredraft.retrieval.store import check_scope
 from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, whole
 
 MAX_TOKENS: Final = 512
@@ -38,6 +39,8 @@ class Options(TypedDict, total=False):
     draft_tokens: int | str
     draft_temperature: float | None
     rule: str
+    prediction: str | Sequence[int] | None
+    cache_scope: str | None
     min_tokens: int
     repetition_penalty: float
     presence_penalty: float
@@ -73,6 +76,8 @@ class Settings:
     draft_tokens: int | None = None
     draft_temperature: float | None = None
     rule: str = "auto"
+    prediction: str | tuple[int, ...] | None = None
+    cache_scope: str | None = None
     shaping: ShapingOptions = field(default_factory=ShapingOptions)
     bad_words: tuple[str, ...] = ()
     grammar: GrammarSource | None = None
@@ -112,6 +117,8 @@ def settle(options: Options) -> Settings:
         draft_tokens=draft_tokens,
         draft_temperature=draft_temperature,
         rule=given.get("rule", "auto"),
+        prediction=_prediction(given.get("prediction")),
+        cache_scope=None if "cache_scope" not in given else check_scope(given["cache_scope"]),
         shaping=shaping(given, max_tokens),
         bad_words=bad_words(given.get("bad_words", ())),
         grammar=grammar(given),
@@ -157,6 +164,14 @@ class AssistantModel:
     """A draft model by transformers' name for it: a name, a folder or a model object."""
 
     model: Any
+
+
+def _prediction(value: object) -> str | tuple[int, ...] | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not len(value):
+        raise OptionError(f"prediction must be text or token ids, and not empty, not {value!r:.60}")
+    return tuple(whole("prediction", token, least=0) for token in value)
 
 
 def _temperature(given: Mapping[str, Any]) -> float:

@@ -97,3 +97,32 @@ def bad_word_ids(bad_words: Sequence[str], words: Tokenizer) -> tuple[tuple[int,
         for written in (word.lstrip(), f" {word.lstrip()}"):
             sequences[tuple(words.encode(written, special=False))] = None
     return tuple(sequences)
+
+
+def prediction_ids(settings: Settings, words: Tokenizer | None, vocabulary: int, context: int) -> tuple[int, ...]:
+    """Return a prediction as token ids, without those that a tokenizer puts around a text; empty where there is none.
+
+    Raises OptionError for text without a tokenizer, text that is none, or more of it than the context could hold.
+    """
+    text = settings.prediction
+    if text is None:
+        return ()
+    ids = text if isinstance(text, tuple) else _ids_of_prediction(text, words, context)
+    if len(ids) > context:
+        raise OptionError(f"prediction has {len(ids)} tokens, and a context of {context} cannot hold them")
+    if max(ids) >= vocabulary:
+        raise OptionError(f"prediction holds token {max(ids)}, which is not in the vocabulary of {vocabulary}")
+    return ids
+
+
+def _ids_of_prediction(text: str, words: Tokenizer | None, context: int) -> tuple[int, ...]:
+    if words is None:
+        raise OptionError("prediction needs a tokenizer, or must be token ids: load the model with tokenizer=")
+    if words.fewest_tokens(len(text)) >= context:
+        raise OptionError(f"prediction has {len(text)} characters, and a context of {context} tokens cannot hold them")
+    if not is_text(text):
+        raise OptionError("prediction is not UTF-8 text")
+    ids = words.encode(text, special=False)
+    if not ids:
+        raise OptionError("prediction is empty: it has no tokens")
+    return tuple(ids)

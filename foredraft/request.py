@@ -16,7 +16,7 @@ from foredraft.engine.text import AnswerText
 from foredraft.errors import OptionError
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.options import Settings, check_vocabulary
-from foredraft.prompts import bad_word_ids, prompt_ids
+from foredraft.prompts import bad_word_ids, prediction_ids, prompt_ids
 from foredraft.result import Choice, TokenLogprob
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class Requests:
             )
             requests.append(Request(sequence, answer, tally))
         return requests
+
+    def prediction(self, settings: Settings) -> tuple[int, ...]:
+        """Return the tokens of the prediction; none where there is none. Raises OptionError."""
+        host = self._host
+        return prediction_ids(settings, host.tokenizer, host.target.vocabulary, host.context)
 
     def _shaping(self, settings: Settings) -> ShapingOptions:
         if not settings.bad_words:

@@ -71,6 +71,14 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """Tokens that were drafted from the prediction: how many were accepted, and how many in vain."""
+
+    accepted: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """The natural logarithm of a token's probability, by the target's raw logits: before any option touches them.
 
@@ -119,7 +127,7 @@ class Result:
     ``text``, ``token_ids``, ``finish_reason``, ``logprobs``, ``origins`` and ``fault`` are those of choice 0, which is
     the answer that ``n`` = 1 gives; ``completion_tokens``, ``speculative`` and ``timings`` count all of them.
     ``cached_tokens`` of the ``prompt_tokens`` were not fed again: an earlier request had left them in the cache.
-    ``notices`` says what may not be expected of the options.
+    ``notices`` says what may not be expected of the options; ``prediction`` is None where none was given.
     """
 
     model: str
@@ -136,6 +144,7 @@ class Result:
     timings: Timings
     choices: list[Choice]
     notices: list[str]
+    prediction: Predicted | None = None
 
     @property
     def text(self) -> str:
@@ -178,6 +187,8 @@ class Result:
             document[name] = getattr(self, name)
         document |= first
         document |= {"speculative": asdict(self.speculative), "timings": asdict(self.timings)}
+        if self.prediction is not None:
+            document["prediction"] = asdict(self.prediction)
         if self.notices:
             document["notices"] = self.notices
         if len(self.choices) > 1:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from argparse import SUPPRESS
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from foredraft.cli.console import COLOUR
-from foredraft.cli.files import read_schema
+from foredraft.cli.files import read_prediction, read_schema
 from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto, wholes
 from foredraft.errors import OptionError
 from foredraft.models.registry import DEFAULT_MODEL
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
 _SAMPLING: Final = (
     "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "stop_token_ids", "system", "raw", "rule",
     "min_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "logprobs",
-    "n", "json_schema", "regex",
+    "n", "json_schema", "regex", "prediction", "cache_scope",
 )  # fmt: skip
-_LATER: Final = ("prediction", "cache_scope")
 
 
 def add_model(parser: Parser) -> None:
@@ -46,8 +44,19 @@ def add_model(parser: Parser) -> None:
         "--rule", type=one_of("auto", "ratio", "coupled"), metavar="RULE", help="auto (default), ratio or coupled"
     )
     group.add_argument("--speculative-config", metavar="JSON", help="the same in vLLM's words")
-    for name in ("--prediction", "--cache-scope"):
-        group.add_argument(name, help=SUPPRESS)
+
+
+def add_copying(parser: Parser, *, prediction: bool) -> None:
+    """Add what a drafter may copy from beside the text itself."""
+    group = parser.add_argument_group("copying")
+    if prediction:
+        group.add_argument(
+            "--prediction", metavar="FILE", help="the expected answer, or most of it, to copy from first"
+        )
+    group.add_argument(
+        "--cache-scope", metavar="NAME", help="copy from what was said under this name, and remember what is said now"
+    )
+    group.add_argument("--cache-share", action="store_true", help="copy from what was said under any name")
 
 
 def add_sampling(parser: Parser) -> None:
@@ -130,9 +139,8 @@ def generation_options(args: argparse.Namespace) -> Options:
     """Return the keywords of ``generate`` that were named, checked. Raises OptionError."""
     from foredraft.options import settle
 
-    for name in _LATER:
-        if getattr(args, name) is not None:
-            raise OptionError(f"--{name.replace('_', '-')} is not in this version yet: leave it out")
+    if args.cache_share and args.cache_scope is None:
+        raise OptionError("--cache-share reads what scopes remember, and none is named: give --cache-scope")
     named: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(args, name, None)) is not None}
     if not named.get("raw"):
         named.pop("raw", None)
@@ -141,5 +149,7 @@ def generation_options(args: argparse.Namespace) -> Options:
     }
     if "json_schema" in named:
         named["json_schema"] = read_schema(named["json_schema"])
+    if "prediction" in named:
+        named["prediction"] = read_prediction(named["prediction"])
     settle(cast("Options", {**named, **drafting}))
     return cast("Options", named)

@@ -19,13 +19,14 @@ from foredraft.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from foredraft.compose import Host, Machine
+    from foredraft.core.draft import Drafter
     from foredraft.measure.certificate import Certifier
     from foredraft.measure.plan import Check, Plan
 
 _EPILOG: Final = """\
 examples:
   foredraft certify
-  foredraft certify --model PATH --drafter lookup+model:PATH --rule coupled
+  foredraft certify --model PATH --drafter suffix+model:PATH --rule coupled
   foredraft certify --drafter mine:Drafter --prompts questions.jsonl --tokens 128 --json
 
 Exit status 0 if every check holds, 1 if one does not.
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from foredraft.compose import check_names
+    from foredraft.drafting import check_names
     from foredraft.measure.plan import RULES, Plan
     from foredraft.options import draft_length
 
@@ -115,7 +116,8 @@ def _prompts(name: str, console: Console) -> list[str]:
 
 
 def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], console: Console) -> Certifier:
-    from foredraft.compose import Machine, load_host, make_drafter
+    from foredraft.compose import Machine, load_host
+    from foredraft.drafting import make_drafter, slower_paths
     from foredraft.measure.certificate import Certifier
 
     machine = Machine(
@@ -136,15 +138,24 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
         find_own_classes(name)
+    notices: dict[str, None] = {}
+
+    def make(name: str, length: int | None) -> Drafter:
+        drafter = make_drafter(name, host, load_draft, length, args.draft_temperature)
+        notices.update(dict.fromkeys(slower_paths(drafter)))
+        return drafter
+
     certifier = Certifier(
         host,
         names,
-        lambda name, length: make_drafter(name, host, load_draft, length, args.draft_temperature),
+        make,
         ids,
         plan,
         lambda done, total: console.progress.count(done, total, "certifying"),
     )
     console.progress.close()
+    for notice in notices:
+        console.say(f"note: {notice}")
     return certifier
 
 

@@ -15,6 +15,7 @@ from foredraft.cli.ink import Pen
 from foredraft.cli.loading import load_model, with_generation_config
 from foredraft.cli.names import as_options
 from foredraft.cli.parser import Parser, nearest
+from foredraft.cli.recent import recent_text
 from foredraft.errors import ForedraftError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG.format(commands=_help())
     parser.usage = "foredraft chat [options]"
     arguments.add_model(parser)
+    arguments.add_copying(parser, prediction=False)
     arguments.add_sampling(parser)
     arguments.add_shaping(parser)
     arguments.add_form(parser)
@@ -53,13 +55,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     system = options.pop("system", None)
     model = load_model(args, console)
     chat = _Chat(model, system, with_generation_config(args, options, model, console), args.json, console)
-    try:
-        for words in chat.turns():
-            if not chat.answer(words):
-                break
-    finally:
-        if args.json:
-            console.print(json.dumps({"turns": chat.documents}))
+    with recent_text(model, args, console):
+        try:
+            for words in chat.turns():
+                if not chat.answer(words):
+                    break
+        finally:
+            if args.json:
+                console.print(json.dumps({"turns": chat.documents}))
     return 0
 
 

@@ -84,11 +84,14 @@ def _facts(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _runner(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any]:
     """Return the device, dtype and tier a model would get. Torch is only asked where its answer can matter."""
     from foredraft.models import runner
+    from foredraft.retrieval.index import retrieval
 
     device, notice = runner.pick_device(asked)
     native = runner.native_facts()
     facts: dict[str, Any] = {"device": device, "device_name": None, "dtype": "bf16", "tier": None, "native": native}
-    facts["notices"] = [said for said in (notice, native["notice"]) if said is not None]
+    found = retrieval()
+    facts["retrieval"] = found.name
+    facts["notices"] = [said for said in (notice, native["notice"], found.notice) if said is not None]
     if device == "cpu" and native["tiers"]:
         facts["tier"] = f"native-{native['tiers'][0]}"
     elif packages["torch"] is not None:
@@ -194,7 +197,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _native(native: dict[str, Any]) -> str:
     if not native["tiers"]:
-        return "no native pass, and sampling runs in Python"
+        return "no native pass, and sampling and retrieval run in Python"
     lacking = [tier for tier in native["all"] if tier not in native["tiers"]]
     rest = f"; neither this machine nor its build has {' and '.join(lacking)}" if lacking else ""
     return f"{', '.join(native['tiers'])} can run{rest}"

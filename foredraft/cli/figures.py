@@ -15,6 +15,9 @@ def line(result: Result, *, fed: bool = False) -> str:
     if result.timings.tokens_per_s is not None:
         parts.append(f"{result.timings.tokens_per_s:.1f} tokens/s")
     parts += _speculation(result.drafter, _counts([result]), result.speculative.reason)
+    used = result.prediction
+    if used is not None and used.accepted + used.rejected:
+        parts.append(f"prediction {used.accepted} of {used.accepted + used.rejected} accepted")
     if fed:
         parts.append(f"{result.prompt_tokens - result.cached_tokens} of {result.prompt_tokens} prompt tokens read")
     return " · ".join([*parts, f"{result.tier} {result.dtype}"])

@@ -27,3 +27,16 @@ def read_schema(word: str) -> str:
     except (OSError, ValueError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else fault
         raise OptionError(f"json_schema: {path!r:.60} cannot be read: {reason}") from fault
+
+
+def read_prediction(name: str) -> str:
+    """Return the text of a file as it stands. Raises OptionError."""
+    try:
+        text = Path(name).read_text(encoding="utf-8-sig")
+    except OSError as fault:
+        raise OptionError(f"--prediction: {name!r:.60} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise OptionError(f"--prediction: {name!r:.60} is not UTF-8 text") from fault
+    if not text:
+        raise OptionError(f"--prediction: {name!r:.60} is empty")
+    return text

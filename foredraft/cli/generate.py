@@ -11,8 +11,10 @@ from foredraft.cli import arguments, figures
 from foredraft.cli.console import Console
 from foredraft.cli.ink import Pen
 from foredraft.cli.loading import load_model, with_generation_config
+from foredraft.cli.names import as_options
 from foredraft.cli.parser import Parser
 from foredraft.cli.prompts import Line, read_lines, read_prompt
+from foredraft.cli.recent import recent_text
 from foredraft.cli.several import write_logprobs, write_several
 from foredraft.errors import ForedraftError, PromptError
 
@@ -26,8 +28,9 @@ examples:
   foredraft generate "Why is the sky blue?"
   foredraft generate @notes.txt --system "Summarise." --max-tokens 100
   foredraft generate --prompts questions.jsonl --json --drafter none
-  foredraft generate "Once" --raw --temperature 0.8 --seed 1 --drafter lookup+model:PATH
+  foredraft generate "Once" --raw --temperature 0.8 --seed 1 --drafter suffix+model:PATH
   foredraft generate "Name a person." --json-schema person.json
+  foredraft generate @edit.txt --prediction draft.py --cache-scope my-project
 """
 
 
@@ -38,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="text, @FILE, or - for stdin")
     parser.add_argument("--prompts", metavar="FILE", help="answer many: JSON lines with prompt or turns")
     arguments.add_model(parser)
+    arguments.add_copying(parser, prediction=True)
     arguments.add_sampling(parser)
     arguments.add_shaping(parser)
     arguments.add_form(parser)
@@ -53,7 +57,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.prompts is None:
         prompt = read_prompt(args.prompt, console.stdin)
         model = load_model(args, console)
-        _one(model, prompt, with_generation_config(args, options, model, console), args, console)
+        with recent_text(model, args, console):
+            _one(model, prompt, with_generation_config(args, options, model, console), args, console)
         return 0
     if args.prompt is not None:
         raise PromptError("a prompt and --prompts are both there: give one")
@@ -63,7 +68,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if several(options) and any(len(line.turns) > 1 for line in lines):
         raise PromptError("-n answers a prompt, not a conversation: leave it out, or give each line one prompt")
     model = load_model(args, console)
-    _many(model, lines, with_generation_config(args, options, model, console), args, console)
+    with recent_text(model, args, console):
+        _many(model, lines, with_generation_config(args, options, model, console), args, console)
     return 0
 
 
@@ -95,7 +101,7 @@ def _report(result: Result, pen: Pen | None, console: Console) -> None:
     if pen is None:
         console.print(json.dumps(result.to_dict()))
     for notice in result.notices:
-        console.say(notice)
+        console.say(as_options(notice))
     _remarks(pen, figures.line(result), console)
 
 
@@ -135,7 +141,7 @@ def _many(
             console.print(json.dumps({**document, **figures.totals(results)}))
         if results:
             for notice in results[-1].notices:
-                console.say(notice)
+                console.say(as_options(notice))
             _remarks(pen, figures.lines_total(results), console)
 
 

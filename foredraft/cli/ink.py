@@ -13,14 +13,15 @@ from typing import Final, TextIO
 from foredraft.cli.console import Console, harmless
 
 _MANY: Final[Mapping[str, str]] = {
-    "lookup": "38;5;32",
+    "suffix": "38;5;32",
+    "lookup": "38;5;62",
     "model": "38;5;29",
     "correction": "38;5;166",
     "bonus": "38;5;133",
 }
-_FEW: Final[Mapping[str, str]] = {"lookup": "34", "model": "32", "correction": "31", "bonus": "35"}
-_STRANGERS_MANY: Final = ("38;5;136", "38;5;30", "38;5;98", "38;5;168")
-_STRANGERS_FEW: Final = ("36", "33")
+_FEW: Final[Mapping[str, str]] = {"suffix": "34", "lookup": "36", "model": "32", "correction": "31", "bonus": "35"}
+_STRANGERS_MANY: Final = ("38;5;136", "38;5;30", "38;5;168", "38;5;98")
+_STRANGERS_FEW: Final = ("33", "96")
 _OF_THE_TARGET: Final = ("correction", "bonus", "plain")
 
 

@@ -48,11 +48,12 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
         offline=args.offline,
         cache=cache_folder(console.environment),
         native_tier=args.native_tier,
+        share_cache=args.cache_share,
         progress=console.progress,
     )
     console.progress.close()
-    if model.host.notice is not None:
-        console.say(f"note: {model.host.notice}")
+    for said in model.slower_paths:
+        console.say(f"note: {said}")
     return model
 
 

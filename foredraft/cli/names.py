@@ -9,14 +9,14 @@ from typing import Final
 _SINGLE: Final = frozenset(
     {
         "temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system",
-        "raw", "tokens", "samples",
+        "raw", "tokens", "samples", "prediction",
     }
 )  # fmt: skip
 _DOUBLE: Final = frozenset(
     {
         "max_tokens", "top_k", "top_p", "min_p", "stop_token_ids", "draft_tokens", "draft_temperature", "min_tokens",
         "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "json_schema",
-        "native_tier",
+        "native_tier", "cache_scope",
     }
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ _DOUBLE: Final = frozenset(
 def as_options(message: str) -> str:
     """Return the sentence with ``max_tokens`` written ``--max-tokens``, so that it names what was typed."""
     first, _, rest = message.partition(" ")
-    if first in _SINGLE and re.match(r"(must|is|asks|has|does|cannot)\b", rest):
+    if first in _SINGLE and re.match(r"(must|is|asks|has|had|does|cannot)\b", rest):
         message = f"{'-' if first == 'n' else '--'}{first} {rest}"
     return re.sub(r"(?<![\w/.'\"-])[a-z]+(?:_[a-z]+)+(?![\w/'\"(])", _dashed, message)
 

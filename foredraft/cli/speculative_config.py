@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 _KEYS: Final = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 _LATER: Final = (
-    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix", "dflash", "deepseek_mtp",
+    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "dflash", "deepseek_mtp",
 )  # fmt: skip
 _OPTION: Final = "--speculative-config"
+_METHODS: Final = "ngram, suffix or draft_model"
 
 
 def read(text: str, drafter: str | None, draft_tokens: int | str | None) -> tuple[str | Drafter, int | None]:
@@ -53,18 +54,22 @@ def _drafter(config: Mapping[str, Any]) -> str | Drafter:
         raise OptionError(f"{_OPTION}: model must be a name or a path, not {model!r}")
     method = config.get("method")
     if method is None:
-        method = "ngram" if model in (None, "[ngram]", "ngram") else "draft_model"
+        method = "ngram" if model in (None, "[ngram]", "ngram") else "suffix" if model == "suffix" else "draft_model"
     if method in ("ngram", "[ngram]"):
         return _lookup(config)
     if method in _LATER:
-        raise OptionError(f"{_OPTION}: method {method} is not in this version yet: use ngram or draft_model")
-    if method != "draft_model":
-        raise OptionError(f"{_OPTION} has no method {method!r}: use ngram or draft_model")
-    if model is None:
-        raise OptionError(f"{_OPTION}: method draft_model needs a model")
+        raise OptionError(f"{_OPTION}: method {method} is not in this version yet: use {_METHODS}")
+    if method not in ("draft_model", "suffix"):
+        raise OptionError(f"{_OPTION} has no method {method!r}: use {_METHODS}")
     for key in ("prompt_lookup_max", "prompt_lookup_min"):
         if config.get(key) is not None:
-            raise OptionError(f"{_OPTION}: {key} belongs to method ngram, not draft_model")
+            raise OptionError(f"{_OPTION}: {key} belongs to method ngram, not {method}")
+    if method == "suffix":
+        if model not in (None, "suffix"):
+            raise OptionError(f"{_OPTION}: method suffix copies and has no model: leave model out")
+        return "suffix"
+    if model is None:
+        raise OptionError(f"{_OPTION}: method draft_model needs a model")
     return f"model:{model}"
 
 

@@ -13,12 +13,14 @@ from typing import Final
 from foredraft.core.draft import Draft, Outcome, Quote, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence as Text
+from foredraft.errors import OptionError
 from foredraft.retrieval.calibration import Calibration
 from foredraft.retrieval.copier import Copier, Counts
 from foredraft.retrieval.index import Guesses, Retrieval, retrieval
 from foredraft.retrieval.memory import Memory
 
 FLOOR: Final = 0.1
+DEPTH: Final = 64  # tokens that a match counts to
 
 
 class Suffix:
@@ -26,7 +28,7 @@ class Suffix:
 
     ``floor`` is the least chance of acceptance that a guess and all before it may have together; 0 drafts whatever the
     quote has room for. ``branches`` is how many alternatives to its first choice each guess may have. What a sequence
-    says is remembered in its scope of the memory when it ends.
+    that has a scope says is remembered in that scope of the memory when it ends; without one nothing is read or kept.
     """
 
     name = "suffix"
@@ -41,15 +43,20 @@ class Suffix:
         self.engine = engine or retrieval()
         self.calibration = Calibration()
         self._copiers: dict[Text, Copier] = {}
-        self._scopes: dict[Text, str] = {}
+        self._scopes: dict[Text, str | None] = {}
 
     @property
     def notice(self) -> str | None:
         """That the slower, portable retrieval runs, and why; None where the native one does."""
         return self.engine.notice
 
-    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str = "") -> None:
-        """Say what is expected of a sequence, and whose memory it may read and adds to; before it begins."""
+    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
+        """Say what is expected of a sequence, and whose memory it may read and adds to; before it begins.
+
+        Raises OptionError for a scope where there is no memory.
+        """
+        if scope is not None and self.memory is None:
+            raise OptionError("cache_scope cannot be used by this suffix drafter: it was made without a memory")
         self._copiers[sequence] = Copier(self.engine, self.calibration, prediction)
         self._scopes[sequence] = scope
 
@@ -64,7 +71,8 @@ class Suffix:
         drafts = []
         with self.memory.lock if self.memory is not None else nullcontext():
             for sequence, quote in zip(sequences, quotes, strict=True):
-                recalled = self.memory.recall(self._scopes[sequence]) if self.memory is not None else ()
+                scope = self._scopes[sequence]
+                recalled = self.memory.recall(scope) if self.memory is not None and scope is not None else ()
                 copier = self._copiers[sequence]
                 found = copier.propose(sequence.tokens, recalled, quote.limit, self.branches, self.floor)
                 drafts.append(self._worth(found, quote))
@@ -81,7 +89,9 @@ class Suffix:
         scope = self._scopes.pop(sequence, None)
         self._copiers.pop(sequence, None)
         if scope is not None and self.memory is not None:
-            self.memory.remember(sequence.tokens, scope)
+            # of several answers to one prompt the others need no more of it than a match can use
+            start = 0 if sequence.noise.choice == 0 else max(0, sequence.prompt_length - DEPTH)
+            self.memory.remember(sequence.tokens[start:], scope)
 
     def counts(self, sequence: Text) -> dict[str, Counts]:
         """Return what a sequence that has not ended drafted from each kind of source: text, prediction, memory."""

@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from foredraft.compose import LOOKUP_TOKENS, Host
+from foredraft.compose import Host
 from foredraft.core.draft import Drafter, Watch
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
+from foredraft.drafting import DRAFT_TOKENS
 from foredraft.engine.tally import Tally
 from foredraft.measure import tails
 from foredraft.measure.answers import Asker, Counting, Kind
@@ -152,7 +153,7 @@ class Certifier:
     def _answer(
         self, texts: Sequence[Text], drafter: Drafter, length: int | None, width: int, watches: Sequence[Watch]
     ) -> None:
-        self._asker.answer(texts, drafter, LOOKUP_TOKENS if length is None else length, width, watches)
+        self._asker.answer(texts, drafter, DRAFT_TOKENS if length is None else length, width, watches)
 
     def _compare(self, equal: _Equal, texts: Sequence[Text], arm: str) -> None:
         equal.answers += len(texts)

@@ -121,10 +121,11 @@ def _dead(partial: Path) -> bool:
 
 def _flush(folder: Path) -> None:
     for path in [*folder.iterdir(), folder]:
-        _sync(path)
+        sync(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
     if path.is_dir() and os.name == "nt":
         return  # folders cannot be opened there
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -140,4 +141,4 @@ def _settle(partial: Path, final: Path) -> None:
     except OSError:
         if not final.is_dir():
             raise
-    _sync(final.parent)
+    sync(final.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from threading import RLock
 from typing import Final
 
@@ -43,7 +44,7 @@ class Memory:
         self.lock = RLock()
         self._engine = engine or retrieval()
         self._generations: list[_Generation] = []  # the one begun first comes first
-        self._last: dict[str, NDArray[np.int32]] = {}  # each scope's latest text
+        self._last: dict[str, tuple[int, bytes]] = {}  # length and digest of each scope's latest text
         self._recalled: dict[str, tuple[tuple[Index, int], ...]] = {}
 
     @property
@@ -67,7 +68,7 @@ class Memory:
                 held[generation.scope] = held.get(generation.scope, 0) + generation.tokens
             return held
 
-    def remember(self, tokens: Sequence[int], scope: str = "") -> None:
+    def remember(self, tokens: Sequence[int] | NDArray[np.int32], scope: str = "") -> None:
         """Add a text. One that begins with the scope's last text, as a conversation's next turn does, adds the rest.
 
         Of a text longer than a generation the end is kept.
@@ -76,9 +77,9 @@ class Memory:
         if not len(text):
             return
         with self.lock:
-            last = self._last.get(scope, text[:0])
-            goes_on = len(last) > 0 and np.array_equal(text[: len(last)], last)
-            fresh = text[len(last) :] if goes_on else np.append(np.int32(END), text)
+            length, digest = self._last.get(scope, (0, b""))
+            goes_on = 0 < length <= len(text) and _digest(text[:length]) == digest
+            fresh = text[length:] if goes_on else np.append(np.int32(END), text)
             current = next((g for g in reversed(self._generations) if g.scope == scope), None)
             most = self.limit // GENERATIONS
             if current is None or current.tokens + len(fresh) > most:
@@ -86,7 +87,7 @@ class Memory:
             self._make_room(len(fresh), current)
             current.index.extend(fresh)
             current.tokens += len(fresh)
-            self._last[scope] = text
+            self._last[scope] = len(text), _digest(text)
 
     def recall(self, scope: str = "") -> tuple[tuple[Index, int], ...]:
         """Return the indexes that a scope may read, the latest first; the same object until they are others."""
@@ -143,3 +144,7 @@ class Memory:
         self._recalled.clear()
         scopes = {generation.scope for generation in generations}
         self._last = {scope: text for scope, text in self._last.items() if scope in scopes}
+
+
+def _digest(text: NDArray[np.int32]) -> bytes:
+    return sha256(text.tobytes()).digest()

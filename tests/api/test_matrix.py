@@ -10,6 +10,7 @@ import pytest
 
 import foredraft
 from foredraft import Draft, LanguageModel
+from foredraft.errors import OptionError
 from foredraft.options import Options
 from tests.tiny import make_chat_model
 
@@ -33,6 +34,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "json_schema": {"json_schema": {"type": "array", "items": {"enum": ["a", "b", 1]}, "minItems": 1}},
     "regex": {"regex": "(ab|ba|c[ab]){2,6}"},
     "draft_temperature": {"draft_temperature": 0.5},
+    "prediction": {"prediction": "abab ab(ab"},
+    "cache_scope": {"cache_scope": "mine"},
 }
 PAIRS = [pair for pair in itertools.combinations(OPTIONS, 2) if set(pair) != {"json_schema", "regex"}]
 
@@ -66,7 +69,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 def drafters(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("matrix") / "other"
     make_chat_model(folder, num_hidden_layers=1, vocab_size=272, max_position_embeddings=64)
-    return ["lookup", f"model:{lm.host.folder}", f"lookup+model:{folder}", Bushes()]
+    return ["lookup", "suffix", f"model:{lm.host.folder}", f"suffix+model:{folder}", Bushes()]
 
 
 def test_the_table_names_every_option() -> None:
@@ -85,8 +88,12 @@ def test_a_pair_of_options(lm: LanguageModel, drafters: list[Any], pair: tuple[s
     assert plain.rule == "coupled"
     assert plain.speculative.drafted == 0
     for drafter in drafters:
+        if {"prediction", "cache_scope"} & set(pair) and "suffix" not in str(drafter):
+            with pytest.raises(OptionError, match=r"cannot be used by drafter \w+: use suffix"):
+                lm.generate(PROMPT, **asked, drafter=drafter)
+            continue
         drafted = lm.generate(PROMPT, **asked, drafter=drafter)
-        assert drafted.speculative.drafted > 0 or drafter == "lookup" or plain.speculative.rounds == 0
+        assert drafted.speculative.drafted > 0 or drafter in ("lookup", "suffix") or plain.speculative.rounds == 0
         for choice, ours in zip(drafted.choices, plain.choices, strict=True):
             assert choice.token_ids == ours.token_ids
             assert choice.text == ours.text

@@ -16,16 +16,6 @@ from foredraft.drafters.lookup import Lookup
 from tests.models.checkpoints import make_checkpoint
 from tests.tiny import make_chat_model, write_tokenizer
 
-LATER = {
-    "--prediction": "file",
-    "--cache-scope": "mine",
-}
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
-    assert refused("generate", "x", name, LATER[name]) == f"{name} is not in this version yet: leave it out"
-
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
@@ -70,6 +60,11 @@ def test_what_comes_later_is_refused_by_name(refused: Any, name: str) -> None:
         ("--dtype int4", "--dtype must be one of"),
         ("--threads 0", "--threads must be between 1 and 1024, not 0"),
         ("--context 0", "--context must be at least 1, not 0"),
+        ("--prediction absent.txt", "--prediction: 'absent.txt' cannot be read: No such file or directory"),
+        ("--cache-scope a/b", "--cache-scope 'a/b' has a path separator: a scope is a name, not a path"),
+        ("--cache-scope ..", "--cache-scope '..' begins with a dot: give it another name"),
+        ("--cache-scope x --drafter lookup", "--cache-scope cannot be used by drafter lookup: use suffix"),
+        ("--cache-share", "--cache-share reads what scopes remember, and none is named: give --cache-scope"),
         ("--color blue", "--color must be auto or always or never, not 'blue'"),
     ],
 )
@@ -250,6 +245,9 @@ def test_no_network_is_needed_to_say_so(refused: Any, monkeypatch: pytest.Monkey
         ('{"method": "eagle", "model": "x"}', "method eagle is not in this version yet"),
         ('{"method": "magic"}', "no method 'magic'"),
         ('{"method": "draft_model"}', "needs a model"),
+        ('{"method": "suffix", "model": "x"}', "method suffix copies and has no model"),
+        ('{"method": "suffix", "prompt_lookup_max": 3}', "prompt_lookup_max belongs to method ngram, not suffix"),
+        ('{"method": "suffix", "suffix_decoding_max_tree_depth": 9}', "no key 'suffix_decoding_max_tree_depth'"),
         ('{"method": "draft_model", "model": 3}', "model must be a name"),
         ('{"model": "x", "prompt_lookup_max": 3}', "belongs to method ngram"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "must be a whole number of at least 1"),
@@ -282,3 +280,8 @@ def test_speculative_config_of_lookup(config: str, bounds: tuple[int, int]) -> N
     assert isinstance(drafter, Lookup)
     assert (drafter.min_ngram, drafter.max_ngram, length) == (*bounds, None)
     assert read('{"method": "ngram", "num_speculative_tokens": 4}', None, 4) == ("lookup", 4)
+
+
+def test_speculative_config_of_suffix() -> None:
+    assert read('{"method": "suffix", "num_speculative_tokens": 9}', None, None) == ("suffix", 9)
+    assert read('{"model": "suffix"}', None, None) == ("suffix", None)

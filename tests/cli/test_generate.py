@@ -67,7 +67,7 @@ def test_text_is_streamed_whole_and_alone(ask: Ask, answer_of: Any, tiny: Path) 
     done = ask("generate", "hello", "--model", tiny, *SHORT)
     assert done.out == document["text"] + ("" if document["text"].endswith("\n") else "\n")
     assert done.err.startswith("24 tokens (limit) · ")
-    assert re.search(r" a pass · lookup \d+ of \d+ accepted", done.err)
+    assert re.search(r" a pass · suffix \d+ of \d+ accepted", done.err)
     assert "\x1b" not in done.err
 
 

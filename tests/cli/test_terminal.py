@@ -52,7 +52,7 @@ def test_when_there_is_colour(stream: Any, asked: str, environment: dict[str, st
 @pytest.mark.parametrize("many", [True, False])
 def test_every_writer_has_a_colour_of_his_own(many: bool) -> None:
     ink = Ink(many)
-    writers = ["lookup", "model", "correction", "bonus", "mine", "yours"]
+    writers = ["suffix", "lookup", "model", "correction", "bonus", "mine", "yours"]
     painted = [ink.paint("x", writer) for writer in writers]
     assert len(set(painted)) == len(writers)
     assert painted == [ink.paint("x", writer) for writer in writers]

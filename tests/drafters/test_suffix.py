@@ -317,12 +317,13 @@ def test_a_limit_that_holds_nothing_is_refused() -> None:
 def test_a_memory_full_to_its_bound_in_the_middle_of_a_request() -> None:
     memory = Memory(80)
     drafter, sequence = Suffix(memory=memory), Sequence([1], limit=999)
-    memory.remember(range(100, 110))
+    memory.remember(range(100, 110), "mine")
+    drafter.prepare(sequence, scope="mine")
     drafter.begin(sequence)
     sequence.tokens.append(104)
     assert drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0].tokens == (105, 106, 107)
     for i in range(9):
-        memory.remember([i] * 19)
+        memory.remember([i] * 19, "mine")
     assert memory.tokens <= 80
     assert drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0].tokens == ()
 
@@ -335,6 +336,7 @@ def test_threads_share_a_memory() -> None:
             drafter = Suffix(memory=memory)
             for i in range(30):
                 sequence = Sequence([number, i % 3], limit=999)
+                drafter.prepare(sequence, scope="all")
                 write(drafter, sequence, [(number + j * j + i) % 50 for j in range(40)])
                 drafter.end(sequence)
         except Exception as fault:  # a thread's fault is the test's
@@ -361,6 +363,8 @@ def test_the_text_is_the_plain_one(params: SamplingParams, branches: int) -> Non
     for drafter in (NoDrafter(), Suffix(branches=branches, memory=memory), Suffix(branches=branches, memory=memory)):
         sequences = [Sequence([1, 2, i], 60, params, Noise(i, coupled=True)) for i in range(3)]
         for sequence in sequences:
+            if isinstance(drafter, Suffix):
+                drafter.prepare(sequence, scope="mine")
             drafter.begin(sequence)
         history = generate(sequences, ToyTarget(Table.random(3, 5, states=7)), drafter, FixedPlanner(6))
         for sequence in sequences:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.compose import Host
+from foredraft.compose import Host, find_sampler
 from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
 from foredraft.core.law import Dense, Law
 from foredraft.core.noise import Noise
@@ -77,6 +77,7 @@ def host(
     return Host(
         name="toy", target=CachedTarget(model), tokenizer=None, tier=tier, device="cpu", dtype=dtype,
         fingerprint="fd-toy", context=256, off=why_not or None, notice=None, folder=None,
+            sampler=find_sampler(),
     )  # fmt: skip
 
 

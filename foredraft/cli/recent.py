@@ -1,0 +1,34 @@
+"""The cache of recent text around a run: loaded before it, saved after it, whatever happens between."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from foredraft.cli.console import Console
+from foredraft.errors import StorageError
+
+if TYPE_CHECKING:
+    from foredraft.api import LanguageModel
+
+
+@contextmanager
+def recent_text(model: LanguageModel, args: argparse.Namespace, console: Console) -> Iterator[None]:
+    """Hold the recent text of the scope that was named, if one was. What the disk refuses is told and ends nothing."""
+    scope = args.cache_scope
+    if scope is None:
+        yield
+        return
+    try:
+        model.load_cache(scope)
+    except StorageError as fault:
+        console.say(f"note: the cache of recent text was not loaded: {fault}")
+    try:
+        yield
+    finally:
+        try:
+            model.save_cache(scope)
+        except StorageError as fault:
+            console.say(f"note: the cache of recent text: {fault}")

@@ -1,0 +1,82 @@
+"""What beside the text itself an answer may be copied from: a prediction, and the recent text of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
+from foredraft.core.noise import Noise
+from foredraft.core.sequence import Sequence as Text
+from foredraft.drafters.none import NoDrafter
+from foredraft.drafting import parts_of
+from foredraft.errors import OptionError
+from foredraft.retrieval.copier import Counts
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """What a drafter may have beside the protocol: it copies from more than the text, and is told of it beforehand."""
+
+    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
+        """Say what is expected of a sequence and whose recent text it may read and adds to, before it begins."""
+        ...
+
+    def counts(self, sequence: Text) -> Mapping[str, Counts]:
+        """Return what was drafted from each kind of source, "prediction" among them, before the sequence ends."""
+        ...
+
+
+def informed(drafter: Drafter, prediction: Sequence[int], scope: str | None) -> Drafter:
+    """Return a drafter that is told of a prediction and a scope; the same one where there is nothing to tell.
+
+    ``none`` stays as it is, for no option that concerns guesses can change its text. Raises OptionError for any other
+    drafter that cannot use them.
+    """
+    if (scope is None and not prediction) or isinstance(drafter, NoDrafter):
+        return drafter
+    parts = tuple(part for part in parts_of(drafter) if isinstance(part, Copying))
+    if not parts:
+        name = "prediction" if prediction else "cache_scope"
+        raise OptionError(f"{name} cannot be used by drafter {drafter.name}: use suffix, alone or joined with others")
+    return Informed(drafter, parts, prediction, scope)
+
+
+class Informed:
+    """A drafter whose copying parts are told, as each sequence begins, what else to copy from.
+
+    ``used`` tells what became of the prediction in each sequence that has ended.
+    """
+
+    def __init__(
+        self, drafter: Drafter, parts: Sequence[Copying], prediction: Sequence[int], scope: str | None
+    ) -> None:
+        self.name = drafter.name
+        self.taps = drafter.taps
+        self.used: dict[Text, Counts] = {}
+        self._drafter = drafter
+        self._parts = parts
+        self._prediction = prediction
+        self._scope = scope
+
+    def begin(self, sequence: Text) -> None:
+        """Tell the parts, then let the drafter meet the sequence."""
+        for part in self._parts:
+            part.prepare(sequence, self._prediction, self._scope)
+        self.used[sequence] = Counts()
+        self._drafter.begin(sequence)
+
+    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
+        """Return the drafter's drafts."""
+        return self._drafter.propose(sequences, quotes, noises)
+
+    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+        """Let the drafter see the outcome."""
+        self._drafter.observe(sequences, outcomes, scored)
+
+    def end(self, sequence: Text) -> None:
+        """Count what the prediction was good for, and let the drafter forget the sequence."""
+        if sequence in self.used:  # it may have been refused
+            each = [part.counts(sequence)["prediction"] for part in self._parts]
+            self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
+        self._drafter.end(sequence)

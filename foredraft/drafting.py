@@ -1,0 +1,218 @@
+"""From names to drafters: those that guess for a model."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from foredraft.compose import Host, Machine, load_host
+from foredraft.core.draft import Drafter
+from foredraft.drafters.first import FirstOf
+from foredraft.drafters.lookup import Lookup
+from foredraft.drafters.model import ModelDrafter
+from foredraft.drafters.none import NoDrafter
+from foredraft.drafters.suffix import Suffix
+from foredraft.errors import DrafterError, VocabularyMismatch
+from foredraft.models.store import Progress
+from foredraft.options import AssistantModel, Settings
+from foredraft.retrieval.memory import Memory
+
+AUTO: Final = "suffix"
+DRAFT_TOKENS: Final = 15
+PER_MATCH: Final = 4  # measured, docs/log.md
+FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
+BRANCHES: Final = 2
+MODEL_TOKENS: Final = 5
+_LATER: Final = ("layers", "heads")
+_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def check_names(names: str) -> None:
+    """Refuse a drafter that nobody knows, before anything is loaded for it. Raises DrafterError."""
+    for name in (part.strip() for part in names.split("+")):
+        kind, _, rest = name.partition(":")
+        if kind == "model" and not rest:
+            raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
+        if kind in _LATER:
+            raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
+        if name not in ("auto", "none", "lookup", "suffix") and kind != "model" and not _CLASS.fullmatch(name):
+            known = "auto, none, lookup, suffix, model:PATH or package.module:Class"
+            raise DrafterError(f"unknown drafter {name!r}: use {known}")
+
+
+def make_drafter(
+    names: str,
+    host: Host,
+    load_draft: Callable[[Any], Host],
+    draft_tokens: int | None,
+    temperature: float | None,
+    memory: Memory | None = None,
+) -> Drafter:
+    """Return the drafter that ``names`` says; several joined by ``+`` are asked in order.
+
+    ``load_draft`` loads a draft model by name; ``memory`` holds the recent texts that requests may name a scope of.
+    Raises DrafterError for a name nobody knows.
+    """
+    check_names(names)
+    parts = [part.strip() for part in names.split("+")]
+    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature, memory) for part in parts]
+    return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
+
+
+def _one_drafter(
+    name: str,
+    host: Host,
+    load_draft: Callable[[Any], Host],
+    draft_tokens: int | None,
+    temperature: float | None,
+    memory: Memory | None,
+) -> Drafter:
+    kind, _, rest = (AUTO if name == "auto" else name).partition(":")
+    if kind == "none":
+        return NoDrafter()
+    if kind == "lookup":
+        return Lookup(per_match=PER_MATCH if draft_tokens is None else None)
+    if kind == "suffix":
+        branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
+        return Suffix(FLOOR if draft_tokens is None else 0.0, branches, memory)
+    if kind == "model":
+        return draft_model(load_draft(rest), host, draft_tokens, temperature)
+    return _stranger(name)
+
+
+def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
+    """Return a drafter around a second model. Raises VocabularyMismatch or DrafterError if it cannot draft."""
+    if draft.off is not None:
+        raise DrafterError(f"{draft.name} cannot draft: {draft.off}")
+    theirs, ours = draft.target.vocabulary, host.target.vocabulary
+    if draft.tokenizer is not None and host.tokenizer is not None:
+        difference = host.tokenizer.first_difference(draft.tokenizer)
+        if difference is not None:
+            token, mine, other = difference
+            raise VocabularyMismatch(
+                f"{draft.name} cannot draft for {host.name}: vocabularies of {theirs} and {ours} tokens differ,"
+                f" first at token {token} ({other!r} against {mine!r})"
+            )
+    elif theirs != ours:
+        raise VocabularyMismatch(
+            f"{draft.name} cannot draft for {host.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
+        )
+    length = MODEL_TOKENS if draft_tokens is None else None
+    return ModelDrafter(draft.target, ours, temperature, length)
+
+
+def _stranger(name: str) -> Drafter:
+    """Import a user's own drafter class and make one."""
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as fault:
+        raise DrafterError(f"drafter {name}: {fault}") from fault
+    made = getattr(module, class_name, None)
+    if made is None:
+        raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
+    return check_drafter(made())
+
+
+def check_drafter(drafter: Any) -> Drafter:
+    """Return the object if it speaks the protocol. Raises DrafterError naming what it lacks."""
+    parts = ("name", "taps", "begin", "propose", "observe", "end")
+    missing = [part for part in parts if not hasattr(drafter, part)]
+    if missing:
+        raise DrafterError(
+            f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}"
+            " (a model drafts as model:PATH, or as assistant_model=)"
+        )
+    checked: Drafter = drafter
+    return checked
+
+
+def parts_of(drafter: Drafter) -> Iterator[Drafter]:
+    """Yield the drafters that are joined in one, or the one."""
+    if isinstance(drafter, FirstOf):
+        for part in drafter.drafters:
+            yield from parts_of(part)
+    else:
+        yield drafter
+
+
+def slower_paths(drafter: Drafter) -> list[str]:
+    """Return what a drafter says of a slower path that it takes, and why."""
+    said = (getattr(part, "notice", None) for part in parts_of(drafter))
+    return list(dict.fromkeys(notice for notice in said if notice is not None))
+
+
+class Drafters:
+    """The drafters of one model by what was asked for; each is made once. ``memory`` is what they share."""
+
+    def __init__(
+        self,
+        host: Host,
+        machine: Machine,
+        default: str | Drafter,
+        draft_tokens: int | None,
+        draft_temperature: float | None,
+        memory: Memory,
+        progress: Progress | None = None,
+    ) -> None:
+        self._host = host
+        self._machine = machine
+        self._memory = memory
+        self._progress = progress
+        self._hosts: dict[str, Host] = {}
+        self._made: dict[tuple[str, int | None, float | None], Drafter] = {}
+        self._draft_tokens = draft_tokens
+        self._draft_temperature = draft_temperature
+        self._asked: object = default
+        self.default = self._drafter(default, draft_tokens, draft_temperature)
+
+    def of(self, settings: Settings) -> Drafter:
+        """Return the drafter of one generation: the one its options name, or the default."""
+        plain = settings.drafter is None and settings.draft_temperature is None and settings.draft_tokens is None
+        if plain or (settings.drafter is None and not isinstance(self._asked, str)):
+            return self.default
+        name = self._asked if settings.drafter is None else settings.drafter
+        length = self._draft_tokens if settings.draft_tokens is None else settings.draft_tokens
+        warmth = self._draft_temperature if settings.draft_temperature is None else settings.draft_temperature
+        return self._drafter(name, length, warmth)
+
+    def length(self, settings: Settings, drafter: Drafter) -> int:
+        """Return how many guesses a round may have."""
+        if isinstance(drafter, NoDrafter):
+            return 0
+        asked = settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
+        return DRAFT_TOKENS if asked is None else asked
+
+    def off(self, settings: Settings, drafter: Drafter) -> str | None:
+        """Say why nothing is guessed, where nothing is."""
+        if self._host.off is not None:
+            return f"off: {self._host.off}"
+        if isinstance(drafter, NoDrafter):
+            return "off: drafter none was asked for"
+        return "off: 0 draft tokens were asked for" if self.length(settings, drafter) == 0 else None
+
+    def _drafter(self, asked: object, length: int | None, temperature: float | None) -> Drafter:
+        if self._host.off is not None:
+            return NoDrafter()
+        if isinstance(asked, AssistantModel):
+            if not isinstance(asked.model, str | Path):
+                host = load_host(asked.model, Machine(context=self._machine.context))
+                return draft_model(host, self._host, length, temperature)
+            asked = f"model:{asked.model}"
+        if not isinstance(asked, str):
+            return check_drafter(asked)
+        key = (asked, length, temperature)
+        if key not in self._made:
+            self._made[key] = make_drafter(asked, self._host, self._load, length, temperature, self._memory)
+        return self._made[key]
+
+    def _load(self, name: str) -> Host:
+        """Load a draft model once, under the target's own machine options; its context is its own."""
+        if name not in self._hosts:
+            machine = replace(self._machine, context=None)
+            self._hosts[name] = load_host(name, machine, progress=self._progress)
+        return self._hosts[name]

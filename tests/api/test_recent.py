@@ -1,0 +1,270 @@
+"""Recent text through the whole stack: copied from in its scope alone, bounded, kept on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foredraft
+from foredraft import Draft, LanguageModel
+from foredraft.drafters.suffix import Suffix
+from foredraft.errors import OptionError, StorageError
+from foredraft.result import Result
+from tests.tiny import make_chat_model
+
+PROMPT = "abc abd"
+SECRET = range(224, 240)  # bytes that the model itself does not write here: test_the_secret_is_one
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_chat_model(tmp_path_factory.mktemp("recent") / "tiny")
+
+
+@pytest.fixture
+def load(tiny: Path, tmp_path: Path) -> Any:
+    def fresh(**options: Any) -> LanguageModel:
+        return foredraft.load(tiny, dtype="f64", cache=tmp_path / "cache", draft_tokens=12, **options)
+
+    return fresh
+
+
+@pytest.fixture
+def proposed(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
+    """Every draft that was proposed to a target."""
+    seen: list[Draft] = []
+    whole = Suffix.propose
+
+    def propose(drafter: Suffix, *rest: Any) -> list[Draft]:
+        drafts = whole(drafter, *rest)
+        seen.extend(drafts)
+        return drafts
+
+    monkeypatch.setattr(Suffix, "propose", propose)
+    return seen
+
+
+def leading_to(secret: Sequence[int]) -> list[int]:
+    """Return a text in which the secret follows each byte that a model may write."""
+    return [token for byte in range(256) if byte not in secret for token in (byte, *secret)]
+
+
+def tokens(drafts: Sequence[Draft]) -> set[int]:
+    return {token for draft in drafts for token in draft.tokens}
+
+
+def ask(lm: LanguageModel, scope: str | None = None, **options: Any) -> Result:
+    result = lm.generate(PROMPT, max_tokens=40, cache_scope=scope, **options)
+    assert isinstance(result, Result)
+    return result
+
+
+def test_the_secret_is_one(load: Any, proposed: list[Draft]) -> None:
+    assert not {*SECRET} & {*ask(load()).token_ids, *tokens(proposed)}
+
+
+def test_similar_requests_grow_faster_in_their_scope_and_nowhere_else(load: Any) -> None:
+    lm = load()
+    first = ask(lm, "mine")
+    again, yours, unnamed = ask(lm, "mine"), ask(lm, "yours"), ask(lm)
+    assert first.token_ids == again.token_ids == yours.token_ids == unnamed.token_ids
+    assert again.speculative.rounds <= 5 < first.speculative.rounds
+    # to the guess: the others draft as if nothing had been said before
+    fresh = load()
+    for result in (yours, unnamed):
+        alone = ask(fresh)
+        assert result.speculative.rounds > 5
+        assert result.speculative.drafted <= alone.speculative.drafted + 40
+
+
+def test_another_scopes_text_is_never_proposed(load: Any, proposed: list[Draft]) -> None:
+    lm = load()
+    lm.remember(leading_to(SECRET), "mine")
+    ask(lm, "mine")
+    assert tokens(proposed) >= {224, 225, 226}  # what leaks would be seen
+    for scope in ("yours", "Mine", None):
+        proposed.clear()
+        ask(lm, scope)
+        assert proposed
+        assert not tokens(proposed) & set(SECRET)
+    lm.forget("mine")
+    proposed.clear()
+    ask(lm, "mine")
+    assert not tokens(proposed) & set(SECRET)
+
+
+def test_sharing_is_asked_for(load: Any, proposed: list[Draft]) -> None:
+    lm = load(share_cache=True)
+    lm.remember(leading_to(SECRET), "mine")
+    ask(lm)
+    assert not tokens(proposed) & set(SECRET)  # a request without a scope still reads none
+    ask(lm, "yours")
+    assert tokens(proposed) & set(SECRET)
+
+
+def test_a_draft_never_crosses_from_one_document_to_another(load: Any, proposed: list[Draft]) -> None:
+    lm = load()
+    for _ in range(2):  # the ends of each document stand before the beginning of the next
+        lm.remember(leading_to([224, 225, 226]), "mine")
+        lm.remember([227, 228, 229], "mine")
+        lm.save_cache("mine")
+        lm.load_cache("mine")
+    ask(lm, "mine")
+    pairs = {
+        (draft.tokens[parent], token)
+        for draft in proposed
+        for token, parent in zip(draft.tokens, draft.parents, strict=True)
+        if parent >= 0
+    }
+    assert {(224, 225), (225, 226)} <= pairs
+    assert not {227, 228, 229} & tokens(proposed)
+
+
+def test_recent_text_is_kept_on_request_and_goes_on_in_another_process(load: Any) -> None:
+    lm = load()
+    first = ask(lm, "mine")
+    other = load()
+    other.load_cache("mine")  # nothing was saved
+    assert ask(other, "other").speculative.rounds > 5
+    assert lm.save_cache("mine") == 0
+    later = load()
+    later.load_cache("mine")
+    again = ask(later, "mine")
+    assert (again.token_ids, again.speculative.rounds <= 5) == (first.token_ids, True)
+    later.save_cache("mine")
+    later.load_cache("mine")
+    before = later._recent.memory.tokens
+    later.load_cache("mine")  # what is held already is not held twice
+    assert later._recent.memory.tokens == before
+    later.forget("mine")
+    gone = load()
+    gone.load_cache("mine")
+    assert ask(gone, "mine").speculative.rounds > 5
+
+
+def test_what_a_process_holds_is_kept_where_a_file_is_added(load: Any) -> None:
+    one, two = load(), load()
+    one.remember([1, 2, 3], "mine")
+    one.save_cache("mine")
+    two.remember([4, 5, 6], "mine")
+    two.load_cache("mine")
+    two.save_cache("mine")
+    one.load_cache("mine")
+    assert sorted(document.tolist() for document in one._recent._documents("mine")) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: list[Draft]) -> None:
+    lm = load()
+    lm.remember(leading_to(SECRET), "mine")
+    lm.save_cache("mine")
+    for share in (True, False):
+        proposed.clear()
+        other = load(share_cache=share)
+        yours = f"yours {share}"
+        other.load_cache(yours)
+        assert set(other._recent.memory.scopes) == ({"mine"} if share else set())
+        ask(other, yours)
+        assert bool(tokens(proposed) & set(SECRET)) == share
+        other.save_cache(yours)
+        saved = other._recent._store().load(yours)  # what was read of another's is not saved as one's own
+        assert len(saved) == 1
+        assert not set(saved[0].tolist()) & set(SECRET)
+    assert sorted(load()._recent._store().scopes()) == ["mine", "yours False", "yours True"]
+
+
+def test_a_cache_full_to_its_bound_in_the_middle_of_a_request(load: Any) -> None:
+    lm = load(cache_tokens=200)
+    memory = lm._recent.memory
+    lm.remember(range(100, 140), "mine")
+    stream = lm.stream(PROMPT, max_tokens=40, cache_scope="mine")
+    text = next(stream).text
+    for i in range(12):
+        lm.remember([i] * 45, "yours")
+        assert memory.tokens <= 200
+        text += "".join(piece.text for piece in [next(stream, None)] if piece is not None)
+    text += "".join(piece.text for piece in stream)
+    assert memory.tokens <= 200
+    assert text == ask(lm, drafter="none").text
+
+
+def test_a_conversation_and_several_answers_are_remembered_without_repeats(load: Any) -> None:
+    lm = load()
+    talk = foredraft.Conversation(lm)
+    for text in ("hello", "and"):
+        for _ in talk.send(text, max_tokens=8, cache_scope="talk"):
+            pass
+        held = lm._recent._documents("talk")
+    talk._settle()
+    assert len(held) == 1
+    results = lm.generate([5] * 300, max_tokens=4, n=8, temperature=1.0, seed=1, cache_scope="many")
+    assert isinstance(results, Result)
+    assert lm._recent.memory.scopes["many"] <= 300 + 8 * (64 + 4 + 1)
+
+
+def test_a_prompt_of_one_repeated_token(load: Any) -> None:
+    lm = load()
+    for scope in (None, "mine", "mine"):
+        result = lm.generate([97] * 400, max_tokens=30, cache_scope=scope, prediction=[97] * 100)
+        assert result.token_ids == lm.generate([97] * 400, max_tokens=30, drafter="none").token_ids
+
+
+def test_a_stream_that_is_left_is_remembered_as_far_as_it_came(load: Any) -> None:
+    lm = load()
+    with lm.stream(PROMPT, max_tokens=40, cache_scope="mine") as stream:
+        next(stream)
+    assert stream.result is not None
+    assert lm._recent._documents("mine")[0].tolist()[-1] == stream.result.token_ids[-1]
+
+
+def test_drafters_that_cannot_copy_from_recent_text(load: Any) -> None:
+    lm = load(drafter="lookup")
+    with pytest.raises(OptionError, match="cache_scope cannot be used by drafter lookup: use suffix"):
+        ask(lm, "mine")
+    with pytest.raises(OptionError, match="it was made without a memory"):
+        ask(lm, "mine", drafter=Suffix())
+    none = ask(lm, "mine", drafter="none")
+    assert none.notices == ["cache_scope had no use: nothing was drafted"]
+    assert lm._recent.memory.tokens == 0
+    assert ask(lm, "mine", drafter="lookup+suffix").notices == []
+    assert set(lm._recent.memory.scopes) == {"mine"}
+
+
+def test_refusals(load: Any, tiny: Path) -> None:
+    with pytest.raises(OptionError, match="cache_tokens must be a whole number of at least 4, not 3"):
+        load(cache_tokens=3)
+    lm = load()
+    for call in (
+        lm.load_cache,
+        lm.save_cache,
+        lm.forget,
+        lambda name: lm.remember("x", name),
+        lambda name: ask(lm, name),
+    ):
+        with pytest.raises(OptionError, match="path separator"):
+            call("../secrets")
+    with pytest.raises(OptionError, match="token 260 is not in the vocabulary of 260"):
+        lm.remember([260], "mine")
+    with pytest.raises(OptionError, match="token True is not"):
+        lm.remember([True], "mine")
+
+
+def test_a_file_that_cannot_be_used_is_a_storage_error_and_nothing_else_is_lost(load: Any) -> None:
+    lm = load()
+    ask(lm, "mine")
+    lm.save_cache("mine")
+    path = lm._recent._store().path("mine")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(StorageError, match=r"is truncated: it is set aside as .*mine\.bad"):
+        lm.load_cache("mine")
+    assert ask(lm, "mine").speculative.rounds <= 5
+    lm.save_cache("mine")
+    assert path.exists()
+
+
+def test_a_text_is_read_as_it_would_be_written(load: Any) -> None:
+    lm = load()
+    lm.remember("ab", "mine")
+    assert lm._recent._documents("mine")[0].tolist() == lm.host.tokenizer.encode("ab", special=False)

@@ -48,6 +48,7 @@ def main() -> None:
     options.add_argument("--draft-layers", type=int, default=4, help="layers of the draft model")
     options.add_argument("--draft", type=Path, help="another draft model")
     options.add_argument("--lengths", default="4,10", help="draft lengths; the first is the batch's too")
+    options.add_argument("--drafters", default="lookup,model,lookup+model,batch", help="batch: lookup+model in batches")
     options.add_argument("--temperature", type=float, default=0.0)
     options.add_argument("--top-p", type=float, default=1.0)
     options.add_argument("--seed", type=int, default=1)
@@ -66,7 +67,7 @@ def main() -> None:
         if arguments.temperature:
             sampling |= {"temperature": arguments.temperature, "top_p": arguments.top_p, "seed": arguments.seed}
         lengths = [int(length) for length in arguments.lengths.split(",")]
-        compared, divergences = compare(lm, texts, arms(draft, lengths), sampling)
+        compared, divergences = compare(lm, texts, arms(draft, lengths, arguments.drafters.split(",")), sampling)
     finish(
         {
             "identical": not divergences,
@@ -80,11 +81,15 @@ def main() -> None:
     )
 
 
-def arms(draft: Path, lengths: list[int]) -> list[Arm]:
-    """Return every drafter at every length, and two of them together in a batch."""
-    drafters = {"lookup": "lookup", "model": f"model:{draft}", "lookup+model": f"lookup+model:{draft}"}
-    alone = [Arm(f"{name} {length}", drafter, length) for name, drafter in drafters.items() for length in lengths]
-    return [*alone, Arm(f"lookup+model {lengths[0]}, batch of 6", drafters["lookup+model"], lengths[0], 6)]
+def arms(draft: Path, lengths: list[int], wanted: list[str]) -> list[Arm]:
+    """Return the drafters wanted at every length, and two of them together in a batch of six."""
+    drafters = {"lookup": "lookup", "suffix": "suffix", "model": f"model:{draft}"}
+    drafters["lookup+model"] = f"lookup+{drafters['model']}"
+    alone = [
+        Arm(f"{name} {length}", drafters[name], length) for name in wanted if name != "batch" for length in lengths
+    ]
+    batch = Arm(f"lookup+model {lengths[0]}, batch of 6", drafters["lookup+model"], lengths[0], 6)
+    return [*alone, batch] if "batch" in wanted else alone
 
 
 def compare(

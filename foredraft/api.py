@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Unpack, overload
 
 from foredraft.compose import Host, Machine, load_host
-from foredraft.copying import Informed, informed
+from foredraft.copying import Informed, informed, predicted
 from foredraft.core.draft import Drafter, Watch
 from foredraft.drafting import Drafters, check_names, slower_paths
 from foredraft.engine.logprobs import LogprobRecorder
@@ -17,14 +17,17 @@ from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.engine.text import Piece
-from foredraft.errors import OptionError, PromptError
+from foredraft.errors import OptionError, PromptError, TokenizerError
 from foredraft.measure.watch import LawWatch
 from foredraft.models.store import Progress
-from foredraft.options import Options, Settings, draft_length, settle
+from foredraft.notices import notices_of
+from foredraft.options import Options, Settings, draft_length, draft_warmth, settle
 from foredraft.prompts import Prompt, is_batch
 from foredraft.recent import CACHE_TOKENS, RecentText
 from foredraft.request import Request, Requests
-from foredraft.result import Predicted, Result, Speculative, Timings
+from foredraft.result import Result, Speculative, Timings
+from foredraft.sampling_options import switch
+from foredraft.strangers import check_drafter
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -67,14 +70,19 @@ def load(
     began = perf_counter()
     if isinstance(drafter, str):
         check_names(drafter)
+    else:
+        check_drafter(drafter)
+    watched, shared = switch("watch", watch), switch("share_cache", share_cache)
+    if not isinstance(cache, str | Path | None):
+        raise OptionError(f"cache must be the path of a folder, not {cache!r:.60}")
+    length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
     folder, vocabulary = machine.cache_folder, host.target.vocabulary
-    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
-    length = draft_length(draft_tokens)
-    drafters = Drafters(host, machine, drafter, length, draft_temperature, recent.memory, progress)
+    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, shared)
+    drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
     loaded = LanguageModel(host, drafters, recent)
-    loaded.watch = LawWatch() if watch else None
+    loaded.watch = LawWatch() if watched else None
     loaded.load_s = perf_counter() - began
     return loaded
 
@@ -122,16 +130,35 @@ class LanguageModel:
         A prompt is text (put through the model's chat template unless ``raw=True``), a list of messages
         (``{"role", "content"}``) or a list of token ids. Options are those of ``foredraft.options.Options``.
 
-        Raises OptionError or PromptError before anything runs, NumericalError if no token can be drawn; of a list only
-        the answer concerned fails, with ``finish_reason`` "error" and the fault in ``fault``.
+        Raises OptionError or PromptError before anything runs (of a list it says which prompt), NumericalError or
+        GenerationError if no token can be drawn. Of a list, and of ``n`` answers, only the one concerned fails and
+        nothing is raised: its ``finish_reason`` is "error" and ``fault`` says why.
         """
-        settings = settle(options)
+        running = self.start(prompt, **options)
+        running.finish()
         if is_batch(prompt):
-            return self._answer(list(prompt), settings)
-        result = self._answer([prompt], settings)[0]
-        if result.fault is not None:
+            return running.results
+        result = running.results[0]
+        if len(result.choices) == 1 and result.fault is not None:
             raise result.fault
         return result
+
+    def start(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Running:
+        """Return the answers of ``generate`` before any round: for whoever wants what there is when interrupted.
+
+        Raises OptionError or PromptError as ``generate`` does.
+        """
+        settings = settle(options)
+        prompts = list(prompt) if is_batch(prompt) else [prompt]
+        requests = []
+        for i, each in enumerate(prompts):
+            try:
+                requests.append(self._requests.make(each, settings))
+            except (PromptError, TokenizerError) as fault:
+                if is_batch(prompt):
+                    fault.args = (f"prompts[{i}]: {fault}",)
+                raise
+        return Running(self, requests, settings)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """Return the answer to one prompt piece by piece, as it is made. Options as for ``generate``, less ``n``."""
@@ -140,16 +167,7 @@ class LanguageModel:
             raise PromptError("stream answers one prompt: call it once for each")
         if settings.n > 1:
             raise OptionError(f"stream gives one answer, not n={settings.n}: use generate")
-        request = self._requests.make(prompt, settings)[0]
-        return Stream(self, request, settings, self._drafter(settings))
-
-    def _answer(self, prompts: list[Any], settings: Settings) -> list[Result]:
-        requests = [self._requests.make(prompt, settings) for prompt in prompts]
-        drafter = self._drafter(settings)
-        tally = Tally()
-        for _ in self._rounds([r for each in requests for r in each], settings, drafter, tally):
-            pass
-        return [self._result(each, settings, drafter, tally) for each in requests]
+        return Stream(Running(self, [self._requests.make(prompt, settings)], settings))
 
     def _drafter(self, settings: Settings) -> Drafter:
         """Return the drafter of one generation, told what else it may copy from."""
@@ -195,34 +213,50 @@ class LanguageModel:
             timings=Timings.of(tally, self.load_s),
             choices=choices,
             notices=self._notices(settings, drafter),
-            prediction=_predicted(requests, settings, drafter),
+            prediction=None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests]),
         )
 
     def _notices(self, settings: Settings, drafter: Drafter) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
-        notices = []
-        if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
-            notices.append(
-                "under rule ratio a seed's text also depends on the drafter and its lengths; under coupled it does not"
-            )
-        unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
-        if unused and self._drafters.off(settings, drafter) is not None:
-            notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
-        if self.watch is not None and self.watch.alarmed:
-            notices.append(
-                f"the watch found texts that do not have the model's law (after {self.watch.alarmed_after} tokens;"
-                f" a false alarm has probability {self.watch.alpha:g}): foredraft certify says more"
-            )
-        return notices
+        asked = drafter.drafter if isinstance(drafter, Informed) else drafter
+        alarm = None if self.watch is None else self.watch.notice
+        return notices_of(settings, self._drafters, asked) + ([] if alarm is None else [alarm])
 
 
-def _predicted(requests: Sequence[Request], settings: Settings, drafter: Drafter) -> Predicted | None:
-    """Return what became of the prediction in the answers to one prompt."""
-    if settings.prediction is None:
-        return None
-    used = drafter.used if isinstance(drafter, Informed) else {}
-    each = [used[request.sequence] for request in requests if request.sequence in used]
-    return Predicted(sum(one.accepted for one in each), sum(one.rejected for one in each))
+class Running(Iterator[None]):
+    """Answers on their way, a round a step; ``results``, one a prompt, are there once they have ended or were left."""
+
+    def __init__(self, model: LanguageModel, requests: Sequence[Sequence[Request]], settings: Settings) -> None:
+        self.requests = requests
+        self.results: list[Result] = []
+        self._rounds = self._run(model, settings, model._drafter(settings))
+
+    def __next__(self) -> None:
+        next(self._rounds)
+
+    def finish(self) -> None:
+        """Run to the end. What Ctrl-C interrupts has results too: of the answers as far as they came."""
+        try:
+            for _ in self:
+                pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop generating."""
+        self._rounds.close()
+
+    def _run(self, model: LanguageModel, settings: Settings, drafter: Drafter) -> Generator[None, None, None]:
+        tally = Tally()
+        every = [request for requests in self.requests for request in requests]
+        rounds = model._rounds(every, settings, drafter, tally)
+        try:
+            yield from rounds
+        finally:
+            rounds.close()
+            for request in every:
+                request.sequence.cancel()
+            self.results = [model._result(requests, settings, drafter, tally) for requests in self.requests]
 
 
 class Stream(Iterator[Piece]):
@@ -231,9 +265,9 @@ class Stream(Iterator[Piece]):
     Leaving early is fine: ``close`` (or the end of a ``with``) gives the model's slot back.
     """
 
-    def __init__(self, model: LanguageModel, request: Request, settings: Settings, drafter: Drafter) -> None:
-        self.result: Result | None = None
-        self._pieces = self._run(model, request, settings, drafter)
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._pieces = self._run(running.requests[0][0])
 
     def __next__(self) -> Piece:
         return next(self._pieces)
@@ -244,21 +278,20 @@ class Stream(Iterator[Piece]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def result(self) -> Result | None:
+        """What came of it; None while it runs."""
+        return self._running.results[0] if self._running.results else None
+
     def close(self) -> None:
         """Stop generating."""
         self._pieces.close()
 
-    def _run(
-        self, model: LanguageModel, request: Request, settings: Settings, drafter: Drafter
-    ) -> Generator[Piece, None, None]:
-        tally = Tally()
-        rounds = model._rounds([request], settings, drafter, tally)
+    def _run(self, request: Request) -> Generator[Piece, None, None]:
         try:
-            for _ in rounds:
+            for _ in self._running:
                 yield from request.answer.release(request.sequence.answer, request.origins)
         finally:
-            rounds.close()
-            request.sequence.cancel()
-            self.result = model._result([request], settings, drafter, tally)
+            self._running.close()
         if request.sequence.fault is not None:
             raise request.sequence.fault

@@ -28,6 +28,7 @@ from foredraft.models.runner import (
 from foredraft.models.store import Progress
 from foredraft.models.target import CachedTarget
 from foredraft.models.tokenizer import Tokenizer
+from foredraft.sampling_options import switch, text, whole
 
 DTYPES: Final = ("auto", "bf16", "f32", "f64", "file")
 MAX_THREADS: Final = 1024
@@ -50,10 +51,13 @@ class Machine:
             raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.native_tier not in (None, *CHOICES):
             raise OptionError(f"native_tier must be one of {', '.join(CHOICES)}, not {self.native_tier!r}")
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise OptionError(f"threads must be between 1 and {MAX_THREADS}, not {self.threads}")
-        if self.context is not None and self.context < 1:
-            raise OptionError(f"context must be at least 1, not {self.context}")
+        if self.device is not None:
+            text("device", self.device)
+        if self.threads is not None:
+            whole("threads", self.threads, least=1, most=MAX_THREADS)
+        if self.context is not None:
+            whole("context", self.context, least=1)
+        switch("offline", self.offline)
 
     @property
     def cache_folder(self) -> Path:

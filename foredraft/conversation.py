@@ -6,7 +6,9 @@ from typing import Unpack
 
 from foredraft.api import LanguageModel, Stream
 from foredraft.errors import OptionError, PromptError, TokenizerError
+from foredraft.models.grammar_source import is_text
 from foredraft.options import Options
+from foredraft.sampling_options import text as check_text
 
 
 class Conversation:
@@ -19,6 +21,8 @@ class Conversation:
     """
 
     def __init__(self, model: LanguageModel, system: str | None = None) -> None:
+        if system is not None:
+            check_text("system", system)
         if model.host.tokenizer is None:
             raise TokenizerError("a conversation needs a tokenizer: load the model with tokenizer=")
         self._model = model
@@ -32,6 +36,8 @@ class Conversation:
         """Say something; return the answer as a stream. Options are those of ``generate``, less raw and system."""
         if options.get("raw") or options.get("system") is not None:
             raise OptionError("a conversation uses the chat template and its own system turn: leave raw and system out")
+        if not isinstance(text, str) or not is_text(text):
+            raise PromptError(f"a turn is UTF-8 text, not {text!r:.60}")
         self._settle()
         turn = [*self.messages, {"role": "user", "content": text}]
         rendered = self._words.render(turn)

@@ -11,6 +11,7 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafting import parts_of
 from foredraft.errors import OptionError
+from foredraft.result import Predicted
 from foredraft.retrieval.copier import Counts
 
 
@@ -42,6 +43,13 @@ def informed(drafter: Drafter, prediction: Sequence[int], scope: str | None) -> 
     return Informed(drafter, parts, prediction, scope)
 
 
+def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
+    """Return what became of the prediction in the answers to one prompt."""
+    used = drafter.used if isinstance(drafter, Informed) else {}
+    each = [used[sequence] for sequence in sequences if sequence in used]
+    return Predicted(sum(one.accepted for one in each), sum(one.rejected for one in each))
+
+
 class Informed:
     """A drafter whose copying parts are told, as each sequence begins, what else to copy from.
 
@@ -54,7 +62,7 @@ class Informed:
         self.name = drafter.name
         self.taps = drafter.taps
         self.used: dict[Text, Counts] = {}
-        self._drafter = drafter
+        self.drafter = drafter
         self._parts = parts
         self._prediction = prediction
         self._scope = scope
@@ -64,19 +72,19 @@ class Informed:
         for part in self._parts:
             part.prepare(sequence, self._prediction, self._scope)
         self.used[sequence] = Counts()
-        self._drafter.begin(sequence)
+        self.drafter.begin(sequence)
 
     def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
         """Return the drafter's drafts."""
-        return self._drafter.propose(sequences, quotes, noises)
+        return self.drafter.propose(sequences, quotes, noises)
 
     def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let the drafter see the outcome."""
-        self._drafter.observe(sequences, outcomes, scored)
+        self.drafter.observe(sequences, outcomes, scored)
 
     def end(self, sequence: Text) -> None:
         """Count what the prediction was good for, and let the drafter forget the sequence."""
         if sequence in self.used:  # it may have been refused
             each = [part.counts(sequence)["prediction"] for part in self._parts]
             self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
-        self._drafter.end(sequence)
+        self.drafter.end(sequence)

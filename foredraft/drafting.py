@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from foredraft.errors import DrafterError, VocabularyMismatch
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Settings
 from foredraft.retrieval.memory import Memory
+from foredraft.strangers import guarded, import_drafter
 
 AUTO: Final = "suffix"
 DRAFT_TOKENS: Final = 15
@@ -81,7 +81,7 @@ def _one_drafter(
         return Suffix(FLOOR if draft_tokens is None else 0.0, branches, memory)
     if kind == "model":
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
-    return _stranger(name)
+    return import_drafter(name)
 
 
 def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
@@ -103,32 +103,6 @@ def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: 
         )
     length = MODEL_TOKENS if draft_tokens is None else None
     return ModelDrafter(draft.target, ours, temperature, length)
-
-
-def _stranger(name: str) -> Drafter:
-    """Import a user's own drafter class and make one."""
-    module_name, _, class_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as fault:
-        raise DrafterError(f"drafter {name}: {fault}") from fault
-    made = getattr(module, class_name, None)
-    if made is None:
-        raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
-    return check_drafter(made())
-
-
-def check_drafter(drafter: Any) -> Drafter:
-    """Return the object if it speaks the protocol. Raises DrafterError naming what it lacks."""
-    parts = ("name", "taps", "begin", "propose", "observe", "end")
-    missing = [part for part in parts if not hasattr(drafter, part)]
-    if missing:
-        raise DrafterError(
-            f"{type(drafter).__name__} is not a drafter: it has no {', '.join(missing)}"
-            " (a model drafts as model:PATH, or as assistant_model=)"
-        )
-    checked: Drafter = drafter
-    return checked
 
 
 def parts_of(drafter: Drafter) -> Iterator[Drafter]:
@@ -195,6 +169,20 @@ class Drafters:
             return "off: drafter none was asked for"
         return "off: 0 draft tokens were asked for" if self.length(settings, drafter) == 0 else None
 
+    def without_effect(self, settings: Settings, drafter: Drafter) -> list[str]:
+        """Say which drafting options do nothing for this drafter, and why."""
+        length, warmth = settings.draft_tokens, settings.draft_temperature
+        if settings.drafter is None:  # what the model was loaded with was meant for this one
+            length = self._draft_tokens if length is None else length
+            warmth = self._draft_temperature if warmth is None else warmth
+        if isinstance(drafter, NoDrafter):
+            given = {"draft_tokens": length, "draft_temperature": warmth}
+            names = [name for name, value in given.items() if value is not None]
+            return [f"{' and '.join(names)} had no effect: nothing is drafted"] if names else []
+        if warmth is None or any(isinstance(part, ModelDrafter) for part in parts_of(drafter)):
+            return []
+        return [f"draft_temperature had no effect: drafter {drafter.name} does not draw by it"]
+
     def _drafter(self, asked: object, length: int | None, temperature: float | None) -> Drafter:
         if self._host.off is not None:
             return NoDrafter()
@@ -204,7 +192,7 @@ class Drafters:
                 return draft_model(host, self._host, length, temperature)
             asked = f"model:{asked.model}"
         if not isinstance(asked, str):
-            return check_drafter(asked)
+            return guarded(asked)
         key = (asked, length, temperature)
         if key not in self._made:
             self._made[key] = make_drafter(asked, self._host, self._load, length, temperature, self._memory)

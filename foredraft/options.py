@@ -13,7 +13,7 @@ from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
 from foredraft.models.grammar_source import GrammarSource
 from foredraft.retrieval.store import check_scope
-from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, whole
+from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, switch, text, whole
 
 MAX_TOKENS: Final = 512
 RULES: Final = ("auto", "ratio", "coupled")
@@ -94,11 +94,6 @@ def settle(options: Options) -> Settings:
     if given.get("rule", "auto") not in RULES:
         raise OptionError(f"rule must be auto, ratio or coupled, not {given['rule']!r}")
     drafter, draft_tokens = _drafting(given)
-    draft_temperature = given.get("draft_temperature")
-    if draft_temperature is not None:
-        draft_temperature = number("draft_temperature", draft_temperature)
-        if draft_temperature < 0:
-            raise OptionError(f"draft_temperature must be at least 0, not {draft_temperature}")
     max_tokens = _max_tokens(given)
     return Settings(
         sampling=SamplingParams(
@@ -111,11 +106,11 @@ def settle(options: Options) -> Settings:
         seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
         stop=_stop(given.get("stop", ())),
         stop_token_ids=_stop_ids(given.get("stop_token_ids", ())),
-        system=given.get("system"),
-        raw=bool(given.get("raw", False)),
+        system=None if "system" not in given else text("system", given["system"]),
+        raw=switch("raw", given.get("raw", False)),
         drafter=drafter,
         draft_tokens=draft_tokens,
-        draft_temperature=draft_temperature,
+        draft_temperature=draft_warmth(given.get("draft_temperature")),
         rule=given.get("rule", "auto"),
         prediction=_prediction(given.get("prediction")),
         cache_scope=None if "cache_scope" not in given else check_scope(given["cache_scope"]),
@@ -140,6 +135,16 @@ def check_vocabulary(settings: Settings, vocabulary: int) -> None:
 def draft_length(value: object) -> int | None:
     """Return a draft length; None for "auto", the planner's. Raises OptionError."""
     return None if value in ("auto", None) else whole("draft_tokens", value, least=0)
+
+
+def draft_warmth(value: object) -> float | None:
+    """Return the drafter's own temperature; None for the request's. Raises OptionError."""
+    if value is None:
+        return None
+    temperature = number("draft_temperature", value)
+    if temperature < 0:
+        raise OptionError(f"draft_temperature must be at least 0, not {temperature}")
+    return temperature
 
 
 def _drafting(given: Mapping[str, Any]) -> tuple[object, int | None]:
@@ -167,8 +172,10 @@ class AssistantModel:
 
 
 def _prediction(value: object) -> str | tuple[int, ...] | None:
-    if value is None or (isinstance(value, str) and value):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str) and value:
+        return text("prediction", value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not len(value):
         raise OptionError(f"prediction must be text or token ids, and not empty, not {value!r:.60}")
     return tuple(whole("prediction", token, least=0) for token in value)
@@ -177,7 +184,7 @@ def _prediction(value: object) -> str | tuple[int, ...] | None:
 def _temperature(given: Mapping[str, Any]) -> float:
     if "do_sample" not in given:
         return number("temperature", given.get("temperature", 0.0))
-    if not given["do_sample"]:
+    if not switch("do_sample", given["do_sample"]):
         if given.get("temperature", 0) not in (0, 1):
             raise OptionError(f"do_sample=False is greedy, and temperature {given['temperature']} is not: give one")
         return 0.0
@@ -196,7 +203,7 @@ def _stop(value: object) -> tuple[str, ...]:
     for s in strings:
         if not isinstance(s, str) or not s:
             raise OptionError(f"a stop string must be text that is not empty, not {s!r}")
-    return cast("tuple[str, ...]", strings)
+    return tuple(text("stop", s) for s in strings)
 
 
 def _stop_ids(value: object) -> frozenset[int]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from foredraft.errors import OptionError, PromptError
+from foredraft.models.grammar_source import is_text
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.options import Settings
 
 Message: TypeAlias = Mapping[str, str]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+EMPTY_LIST: Final = "the list is empty: it holds no prompts, messages or token ids"
 
 
 def is_batch(prompt: object) -> bool:
@@ -29,7 +31,7 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise PromptError(f"a prompt is text, a list of messages or a list of token ids, not {prompt!r:.100}")
     if len(prompt) == 0:
-        raise PromptError("the prompt is empty: give it some text")
+        raise PromptError("the prompt is empty: give it some text" if isinstance(prompt, str) else EMPTY_LIST)
     if isinstance(prompt, str) or isinstance(prompt[0], Mapping):
         if words is None:
             raise PromptError("this model was loaded without a tokenizer: give the prompt as token ids")
@@ -54,7 +56,7 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
     if words.fewest_tokens(size) >= context:
         # a hundred megabytes are refused before minutes go into tokenising them
         raise PromptError(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
-    if not all(is_text(message["content"]) for message in messages):
+    if not all(is_text(part) for message in messages for part in message.values()):
         raise PromptError("the prompt is not UTF-8 text")
     if settings.raw:
         if not isinstance(prompt, str):
@@ -63,15 +65,6 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
             raise PromptError("a raw prompt has no system turn: leave system out")
         return words.encode(prompt)
     return words.chat(messages)
-
-
-def is_text(text: str) -> bool:
-    """Say whether this can be written as UTF-8; bytes that were none come in disguise, as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:
@@ -120,8 +113,6 @@ def _ids_of_prediction(text: str, words: Tokenizer | None, context: int) -> tupl
         raise OptionError("prediction needs a tokenizer, or must be token ids: load the model with tokenizer=")
     if words.fewest_tokens(len(text)) >= context:
         raise OptionError(f"prediction has {len(text)} characters, and a context of {context} tokens cannot hold them")
-    if not is_text(text):
-        raise OptionError("prediction is not UTF-8 text")
     ids = words.encode(text, special=False)
     if not ids:
         raise OptionError("prediction is empty: it has no tokens")

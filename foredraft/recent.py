@@ -13,6 +13,7 @@ from foredraft.models.tokenizer import Tokenizer
 from foredraft.retrieval.cache_file import split
 from foredraft.retrieval.memory import GENERATIONS, LIMIT, Memory
 from foredraft.retrieval.store import FOLDER, Store, check_scope, distinct
+from foredraft.sampling_options import text as check_text
 from foredraft.sampling_options import whole
 
 CACHE_TOKENS: Final = LIMIT
@@ -35,9 +36,12 @@ class RecentText:
     def remember(self, text: str | Sequence[int], scope: str) -> None:
         """Add a text, or its token ids, to a scope. Raises OptionError."""
         check_scope(scope)
+        if not isinstance(text, Sequence):
+            raise OptionError(f"what to remember must be text or token ids, not {text!r:.60}")
         if isinstance(text, str):
             if self._words is None:
                 raise OptionError("a text to remember needs a tokenizer, or must be token ids")
+            check_text("the text to remember", text)
             text = self._words.encode(text, special=False)
         for token in text:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self._vocabulary:

@@ -123,7 +123,7 @@ def is_coupled(settings: Settings) -> bool:
 
 def _logprob(score: Recorded, words: Tokenizer | None) -> TokenLogprob:
     def named(token: int, logprob: float) -> TokenLogprob:
-        return TokenLogprob(token, "" if words is None else words.decode([token]), logprob)
+        return TokenLogprob(token, "" if words is None else words.spelled(token), logprob)
 
     return replace(named(score.token, score.logprob), top_logprobs=[named(*each) for each in score.tops])
 

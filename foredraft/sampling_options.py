@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 from operator import index
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, cast
 
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
-from foredraft.models.grammar_source import GrammarSource
+from foredraft.models.grammar_source import GrammarSource, is_text
 
 MAX_N: Final = 128
 MAX_LOGPROBS: Final = 20
@@ -41,6 +41,22 @@ def number(name: str, value: object, *, least: float = -math.inf, most: float = 
     if not math.isfinite(given) or not least <= given <= most:
         raise wrong
     return given
+
+
+def text(name: str, value: object) -> str:
+    """Return ``value`` if it is text that can be written as UTF-8. Raises OptionError."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be text, not {value!r:.60}")
+    if not is_text(value):
+        raise OptionError(f"{name} is not UTF-8 text")
+    return value
+
+
+def switch(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False. Raises OptionError."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {value!r:.60}")
+    return value
 
 
 def shaping(given: Mapping[str, Any], max_tokens: int) -> ShapingOptions:
@@ -73,7 +89,7 @@ def bad_words(value: object) -> tuple[str, ...]:
     if len(texts) != len(words):
         wrong = next(word for word in words if not isinstance(word, str) or not word.strip())
         raise OptionError(f"a bad word must be text that is not blank, not {wrong!r:.60}")
-    return tuple(texts)
+    return tuple(text("bad_words", word) for word in texts)
 
 
 def logprobs(value: object) -> int | None:
@@ -118,7 +134,7 @@ def _pairs(value: object) -> list[tuple[Any, Any]]:
         raise wrong
     try:
         if value.lstrip().startswith("{"):
-            return list(json.loads(value).items())
+            return cast("list[tuple[Any, Any]]", json.loads(value, object_pairs_hook=list))
         return [(key, float(amount)) for key, _, amount in (part.partition(":") for part in value.split(","))]
     except (ValueError, RecursionError) as fault:
         raise wrong from fault

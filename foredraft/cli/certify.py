@@ -91,8 +91,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         console.print(json.dumps(_document(certifier, checks, len(prompts))))
     else:
-        failed, of = sum(not check.ok for check in checks), f"of {len(checks)} checks"
-        verdict = f"certified: none {of} failed" if ok else f"NOT certified: {failed} {of} failed"
+        failed, many = sum(not check.ok for check in checks), f"{len(checks)} check{'' if len(checks) == 1 else 's'}"
+        verdict = f"certified: every check holds ({many})" if ok else f"NOT certified: {failed} of {many} failed"
         console.print(_painted(verdict, console, good=ok))
     return 0 if ok else 1
 
@@ -235,7 +235,7 @@ def _lines(check: Check, console: Console) -> Iterator[str]:
 
 def _figures(check: Check) -> str:
     f = check.figures
-    if "identical" in f:
+    if "identical" in f and f["answers"]:  # none where it broke at the first
         ties = f", {f['ties']} part at a tie" if f["ties"] else ""
         faults = f", {f['faults']} at a fault" if f["faults"] else ""
         rate = f", {f['mean_tokens_per_pass']:.2f} tokens a pass" if check.drafter != "none" else ""

@@ -86,6 +86,7 @@ class _Chat:
         stream = console.stderr if as_json else console.stdout
         self._pen = None if as_json and not self._interactive else Pen(console, stream)
         self._explained = False
+        self._noticed: set[str] = set()
 
     def turns(self) -> Iterator[str]:
         """Yield what the user says."""
@@ -145,6 +146,10 @@ class _Chat:
         finally:
             if (result := stream.result) is not None:
                 self.documents.append({"prompt": words, **result.to_dict()})
+                for notice in result.notices:
+                    if notice not in self._noticed:  # once is enough
+                        self._noticed.add(notice)
+                        self._console.say(as_options(notice))
                 self._remark(figures.line(result, fed=True))
 
     def _remark(self, statistics: str) -> None:

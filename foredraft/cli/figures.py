@@ -26,7 +26,9 @@ def line(result: Result, *, fed: bool = False) -> str:
 def lines_total(results: Sequence[Result]) -> str:
     """Return the statistics of many answers."""
     counts, last = _counts(results), results[-1]
-    parts = [f"{len(results)} answers", f"{counts['completion_tokens']} tokens"]
+    answers, failed = sum(len(r.choices) for r in results), sum(c.fault is not None for r in results for c in r.choices)
+    notes = f" ({failed} with an error)" if failed else ""
+    parts = [_many(answers, "answer") + notes, _many(counts["completion_tokens"], "token")]
     if (speed := _tokens_per_s(results)) is not None:
         parts.append(f"{speed:.1f} tokens/s")
     parts += _speculation(last.drafter, counts, last.speculative.reason)
@@ -61,11 +63,16 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def _length(result: Result) -> str:
-    count = f"{result.completion_tokens} token{'' if result.completion_tokens == 1 else 's'}"
-    notes = {"length": " (limit)", "stop": ""}
+    count = _many(result.completion_tokens, "token")
+    notes = {"length": " (limit)", "stop": "", "error": " (error)"}
     if len(result.choices) > 1:
-        return f"{len(result.choices)} answers, {count}"
+        failed = sum(choice.fault is not None for choice in result.choices)
+        return f"{len(result.choices)} answers, {count}" + (f" ({failed} with an error)" if failed else "")
     return count + notes.get(result.finish_reason or "", " (stopped)")
 
 

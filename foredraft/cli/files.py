@@ -14,12 +14,16 @@ def read_schema(word: str) -> str:
     """
     from foredraft.models.grammar_source import SCHEMA_BYTES
 
+    if not word.strip():
+        raise OptionError("json_schema is empty")
     if word.lstrip().startswith("{"):
         return word
     path = word.removeprefix("@")
     try:
         with Path(path).open("rb") as file:
             return file.read(SCHEMA_BYTES + 1).decode()
+    except UnicodeEncodeError as fault:
+        raise OptionError("json_schema is not UTF-8 text") from fault
     except FileNotFoundError as fault:
         raise OptionError(f"json_schema must be a JSON object or a file, and there is no file {path!r:.60}") from fault
     except UnicodeDecodeError as fault:

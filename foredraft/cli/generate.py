@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from foredraft.cli import arguments, figures
 from foredraft.cli.console import Console
@@ -15,14 +15,16 @@ from foredraft.cli.names import as_options
 from foredraft.cli.parser import Parser
 from foredraft.cli.prompts import Line, read_lines, read_prompt
 from foredraft.cli.recent import recent_text
-from foredraft.cli.several import write_logprobs, write_several
-from foredraft.errors import ForedraftError, PromptError
+from foredraft.cli.several import tell_faults, write_logprobs, write_several
+from foredraft.errors import ForedraftError, GenerationError, NumericalError, PromptError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel, Stream
     from foredraft.options import Options
     from foredraft.result import Result
 
+_OF_ONE_LINE: Final = (PromptError, GenerationError, NumericalError)
+_REFUSED: Final = 2
 _EPILOG = """\
 examples:
   foredraft generate "Why is the sky blue?"
@@ -52,14 +54,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Answer; every option and prompt is read before a model is loaded."""
+    """Answer; every option and prompt is read before a model is loaded. What fails for one answer alone exits 2."""
     options = arguments.generation_options(args)
+    if args.raw and args.system is not None:
+        raise PromptError("a raw prompt has no system turn: leave system out")
     if args.prompts is None:
         prompt = read_prompt(args.prompt, console.stdin)
         model = load_model(args, console)
         with recent_text(model, args, console):
-            _one(model, prompt, with_generation_config(args, options, model, console), args, console)
-        return 0
+            whole = _one(model, prompt, with_generation_config(args, options, model, console), args, console)
+        return 0 if whole else _REFUSED
     if args.prompt is not None:
         raise PromptError("a prompt and --prompts are both there: give one")
     lines = read_lines(args.prompts, console.stdin)
@@ -69,27 +73,35 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise PromptError("-n answers a prompt, not a conversation: leave it out, or give each line one prompt")
     model = load_model(args, console)
     with recent_text(model, args, console):
-        _many(model, lines, with_generation_config(args, options, model, console), args, console)
-    return 0
+        many = Many(model, with_generation_config(args, options, model, console), args.json, console)
+        return 0 if many.answer(lines) else _REFUSED
 
 
-def _one(model: LanguageModel, prompt: str, options: Options, args: argparse.Namespace, console: Console) -> None:
+def _one(model: LanguageModel, prompt: str, options: Options, args: argparse.Namespace, console: Console) -> bool:
+    """Answer one prompt; say whether every answer to it is whole."""
     pen = None if args.json else Pen(console, console.stdout)
     if several(options):
-        result = model.generate(prompt, **options)
-        if pen is not None:
-            write_several(result, pen, console)
-        _report(result, pen, console)
-        return
+        running = model.start(prompt, **options)
+        try:
+            running.finish()
+        finally:
+            # also after Ctrl-C: what was made so far are answers with statistics
+            for result in running.results:
+                whole = tell_faults(result, console)
+                if pen is not None:
+                    write_several(result, pen, console)
+                _report(result, pen, console)
+        return whole
     stream = model.stream(prompt, **options)
     try:
         write(stream, pen)
     finally:
-        # also after Ctrl-C: what was written so far is an answer with statistics
+        # as above
         if stream.result is not None:
             if pen is not None and stream.result.logprobs is not None:
                 write_logprobs(stream.result.logprobs, console)
             _report(stream.result, pen, console)
+    return True
 
 
 def several(options: Options) -> bool:
@@ -102,7 +114,7 @@ def _report(result: Result, pen: Pen | None, console: Console) -> None:
         console.print(json.dumps(result.to_dict()))
     for notice in result.notices:
         console.say(as_options(notice))
-    _remarks(pen, figures.line(result), console)
+    remarks(pen, figures.line(result), console)
 
 
 def write(stream: Stream, pen: Pen | None) -> None:
@@ -118,64 +130,98 @@ def write(stream: Stream, pen: Pen | None) -> None:
                     pen.end()
 
 
-def _remarks(pen: Pen | None, statistics: str, console: Console) -> None:
+def remarks(pen: Pen | None, statistics: str, console: Console) -> None:
+    """Write on stderr what the colours meant and what the answers came to."""
     if pen is not None and pen.ink is not None and console.coloured(console.stderr):
         console.legend(pen.ink.legend())
     console.remark(statistics)
 
 
-def _many(
-    model: LanguageModel, lines: list[Line], options: Options, args: argparse.Namespace, console: Console
-) -> None:
-    """Answer the lines in order; what is done is kept if a later one fails."""
-    pen = None if args.json else Pen(console, console.stdout)
-    entries: list[tuple[dict[str, int], Result]] = []
-    try:
-        for done, line in enumerate(lines):
-            console.progress.status(f"prompt {done + 1} of {len(lines)} …")
-            _line(model, line, options, pen, entries, console)
-    finally:
-        results = [result for _, result in entries]
-        if args.json:
-            document: dict[str, Any] = {"results": [{**place, **result.to_dict()} for place, result in entries]}
-            console.print(json.dumps({**document, **figures.totals(results)}))
-        if results:
-            for notice in results[-1].notices:
-                console.say(as_options(notice))
-            _remarks(pen, figures.lines_total(results), console)
+class Many:
+    """A file of prompts, answered in order: what is done is kept if a later one fails, or if Ctrl-C ends it."""
 
+    def __init__(self, model: LanguageModel, options: Options, as_json: bool, console: Console) -> None:
+        self._model = model
+        self._options = options
+        self._console = console
+        self._pen = None if as_json else Pen(console, console.stdout)
+        self._entries: list[dict[str, Any]] = []
+        self._results: list[Result] = []
+        self._whole = True
 
-def _line(
-    model: LanguageModel,
-    line: Line,
-    options: Options,
-    pen: Pen | None,
-    entries: list[tuple[dict[str, int], Result]],
-    console: Console,
-) -> None:
-    try:
-        if several(options):
-            result = model.generate(line.turns[0], **options)
-            entries.append(({"line": line.number, "turn": 0}, result))
-            if pen is not None:
-                console.progress.close()
-                write_several(result, pen, console)
-                console.print()
-            return
-        for turn, stream in enumerate(_streams(model, line, **options)):
-            if pen is not None:
-                console.progress.close()
-            try:
-                write(stream, pen)
-            finally:
-                if stream.result is not None:
-                    entries.append(({"line": line.number, "turn": turn}, stream.result))
-            if pen is not None:
-                if stream.result.logprobs is not None:
-                    write_logprobs(stream.result.logprobs, console)
-                console.print()
-    except ForedraftError as fault:
-        raise type(fault)(f"line {line.number}: {fault}") from fault
+    def answer(self, lines: list[Line]) -> bool:
+        """Answer the lines; say whether every one was answered whole. A fault of one line's own ends that line alone.
+
+        Raises what would be wrong of every line, with the number of the one that met it.
+        """
+        try:
+            for done, line in enumerate(lines):
+                self._console.progress.status(f"prompt {done + 1} of {len(lines)} …")
+                try:
+                    self._line(line)
+                except _OF_ONE_LINE as fault:
+                    self._whole = False
+                    self._console.say(as_options(f"line {line.number}: {fault}"))
+                except ForedraftError as fault:
+                    fault.args = (f"line {line.number}: {fault}",)
+                    raise
+        finally:
+            self._report()
+        return self._whole
+
+    def _line(self, line: Line) -> None:
+        """Answer a line. Raises what is wrong of it, once that has its entry."""
+        try:
+            if several(self._options):
+                self._several(line)
+                return
+            for stream in _streams(self._model, line, **self._options):
+                self._stream(line, stream)
+        except _OF_ONE_LINE as fault:
+            mine = self._of(line)
+            if not mine or "error" not in mine[-1]:  # it had no answer to tell of it
+                self._entries.append({"line": line.number, "turn": len(mine), "error": str(fault)})
+            raise
+
+    def _several(self, line: Line) -> None:
+        running = self._model.start(line.turns[0], **self._options)
+        try:
+            running.finish()
+        finally:
+            for result in running.results:
+                self._take(line, result)
+                self._whole &= tell_faults(result, self._console, f"line {line.number}, ")
+                if self._pen is not None:
+                    write_several(result, self._pen, self._console)
+                    self._console.print()
+
+    def _stream(self, line: Line, stream: Stream) -> None:
+        if self._pen is not None:
+            self._console.progress.close()
+        try:
+            write(stream, self._pen)
+        finally:
+            if (result := stream.result) is not None:
+                self._take(line, result)
+                if self._pen is not None:
+                    if result.logprobs is not None:
+                        write_logprobs(result.logprobs, self._console)
+                    self._console.print()
+
+    def _take(self, line: Line, result: Result) -> None:
+        self._entries.append({"line": line.number, "turn": len(self._of(line)), **result.to_dict()})
+        self._results.append(result)
+
+    def _of(self, line: Line) -> list[dict[str, Any]]:
+        return [entry for entry in self._entries if entry["line"] == line.number]
+
+    def _report(self) -> None:
+        if self._pen is None:
+            self._console.print(json.dumps({"results": self._entries, **figures.totals(self._results)}))
+        for notice in dict.fromkeys(notice for result in self._results for notice in result.notices):
+            self._console.say(as_options(notice))
+        if self._results:
+            remarks(self._pen, figures.lines_total(self._results), self._console)
 
 
 def _streams(model: LanguageModel, line: Line, **options: Unpack[Options]) -> Any:

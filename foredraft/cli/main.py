@@ -94,11 +94,8 @@ def _status_of(fault: BaseException, console: Console, *, in_full: bool) -> int:
         traceback.print_exception(fault, file=sys.stderr)
     if isinstance(fault, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(fault, OptionError):
-        console.say(as_options(str(fault)))
-        return REFUSED
     if isinstance(fault, ForedraftError):
-        console.say(str(fault))
+        console.say(as_options(str(fault)))
         return REFUSED
     hint = "" if in_full else " (--traceback shows where)"
     console.say(f"unexpected {type(fault).__name__}: {fault}{hint}")

@@ -19,13 +19,13 @@ _DOUBLE: Final = frozenset(
         "native_tier", "cache_scope",
     }
 )  # fmt: skip
+_VERBS: Final = "must|is|asks|has|had|does|cannot|rules|and|needs"
+_BEGINNING: Final = re.compile(rf"(?:^|(?<=: ))(?:{'|'.join(sorted(_SINGLE))})(?= (?:{_VERBS})\b|, [a-z]+_)")
 
 
 def as_options(message: str) -> str:
     """Return the sentence with ``max_tokens`` written ``--max-tokens``, so that it names what was typed."""
-    first, _, rest = message.partition(" ")
-    if first in _SINGLE and re.match(r"(must|is|asks|has|had|does|cannot)\b", rest):
-        message = f"{'-' if first == 'n' else '--'}{first} {rest}"
+    message = re.sub(_BEGINNING, lambda found: f"{'-' if found[0] == 'n' else '--'}{found[0]}", message)
     return re.sub(r"(?<![\w/.'\"-])[a-z]+(?:_[a-z]+)+(?![\w/'\"(])", _dashed, message)
 
 

@@ -6,11 +6,13 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Final, NoReturn
 
 from foredraft.errors import OptionError
 
 _WIDTH: Final = 26
+_LIKE: Final = 0.65
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,16 +27,22 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_formatter,
             allow_abbrev=False,
         )
+        self._words: list[str] = []
 
     def read(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
         """Parse; ``mixed`` lets options stand between positional words. Raises OptionError."""
+        self._words = list(words)
         known, rest = self.parse_known_intermixed_args(words) if mixed else self.parse_known_args(words)
         if not rest:
             return known
         word = rest[0].partition("=")[0]
         if word.startswith("-"):
             raise OptionError(f"there is no option {word}{nearest(word, self._option_string_actions)}")
-        raise OptionError(f"unexpected word {rest[0]!r}: a prompt of several words goes in quotes")
+        positional = [action.dest for action in self._actions if not action.option_strings]
+        if "prompt" in positional:
+            raise OptionError(f"unexpected word {rest[0]!r}: a prompt of several words goes in quotes")
+        takes = "takes fewer words" if positional else "takes options only"
+        raise OptionError(f"unexpected word {rest[0]!r}: {self.prog} {takes}, see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint as a sentence."""
@@ -43,7 +51,10 @@ class Parser(argparse.ArgumentParser):
             raise OptionError(message)
         name, complaint = found[1].split("/")[-1], found[2]
         if complaint.startswith("expected "):
-            raise OptionError(f"{name} needs a value")
+            following = [after for word, after in pairwise(self._words) if word in found[1].split("/")]
+            dashed = [word for word in following if word.startswith("-") and word not in self._option_string_actions]
+            hint = f"; one that begins with a dash is joined to it: {name}={dashed[0]:.40}" if dashed else ""
+            raise OptionError(f"{name} needs a value{hint}")
         raise OptionError(f"{name} {complaint}" if complaint.startswith("must ") else f"{name}: {complaint}")
 
 
@@ -55,7 +66,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean X?`` for the known word most like this one, or nothing."""
     names = list(known)
     near = [name for name in names if len(word) > 3 and name.startswith(word)]
-    near = near or difflib.get_close_matches(word, names, n=1)
+    bare = {name.lstrip("-"): name for name in names}  # dashes, which all have, are no likeness
+    near = near or [bare[name] for name in difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=_LIKE)]
     return f"; did you mean {near[0]}?" if near else ""
 
 

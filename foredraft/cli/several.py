@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from foredraft.cli.console import Console, harmless
 from foredraft.cli.ink import Pen
+from foredraft.cli.names import as_options
 
 if TYPE_CHECKING:
     from foredraft.result import Result, TokenLogprob
@@ -17,10 +18,16 @@ def write_several(result: Result, pen: Pen, console: Console) -> None:
         console.print(f"[{choice.index + 1} of {len(result.choices)}]")
         pen.write(choice.text, "plain")
         pen.end()
-        if choice.fault is not None:
-            console.say(f"answer {choice.index + 1}: {choice.fault}")
         if choice.logprobs is not None:
             write_logprobs(choice.logprobs, console)
+
+
+def tell_faults(result: Result, console: Console, where: str = "") -> bool:
+    """Say on stderr why answers to a prompt failed, if any did; return whether none did."""
+    for choice in result.choices:
+        if choice.fault is not None:
+            console.say(as_options(f"{where}answer {choice.index + 1}: {choice.fault}"))
+    return all(choice.fault is None for choice in result.choices)
 
 
 def write_logprobs(logprobs: list[TokenLogprob], console: Console) -> None:

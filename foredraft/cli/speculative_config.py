@@ -36,8 +36,10 @@ def read(text: str, drafter: str | None, draft_tokens: int | str | None) -> tupl
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
+    from foredraft.models.grammar_source import unique
+
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=unique)
     except ValueError as fault:
         raise OptionError(f"{_OPTION} is not JSON: {fault}") from fault
     if not isinstance(config, dict):

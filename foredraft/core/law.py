@@ -104,8 +104,11 @@ class Dense:
             return int(ids[np.argmin(clocks(ids) / law[law > 0])])
 
     def fits(self, vocabulary: int) -> bool:
-        """Say whether there are so many numbers."""
-        return tuple(self.probabilities.shape) == (vocabulary,)
+        """Say whether there are so many numbers, none negative, that sum to one but for rounding."""
+        xp, numbers = array_namespace(self.probabilities), self.probabilities
+        if tuple(numbers.shape) != (vocabulary,):
+            return False
+        return bool(xp.all(numbers >= 0)) and bool(abs(xp.sum(numbers) - 1) <= 1e-3)
 
     def with_probabilities(self, probabilities: Any) -> Dense:
         """Return the law that gives other probabilities [S] to the same tokens."""
@@ -136,8 +139,9 @@ class Sparse(Dense):
         return int(self.ids[Dense.draw(self, uniform)])
 
     def fits(self, vocabulary: int) -> bool:
-        """Say whether every token is among so many."""
-        return len(self.ids) > 0 and int(self.ids[0]) >= 0 and int(self.ids[-1]) < vocabulary
+        """Say whether every token is among so many, in order, and the numbers are a law."""
+        among = len(self.ids) > 0 and int(self.ids[0]) >= 0 and int(self.ids[-1]) < vocabulary
+        return among and bool(np.all(np.diff(self.ids) > 0)) and Dense.fits(self, len(self.ids))
 
     def with_probabilities(self, probabilities: Any) -> Dense:
         """Return the law that gives other probabilities [S] to the same tokens."""

@@ -84,7 +84,7 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
         if not isinstance(law, Point | Dense):
             raise DrafterError(f"{name}: a law is a Point, a Dense or a Sparse, not a {type(law).__name__}")
         if not law.fits(vocabulary):
-            raise DrafterError(f"{name}: a law over other tokens than the vocabulary of {vocabulary}")
+            raise DrafterError(f"{name}: not a law over the vocabulary of {vocabulary}: numbers that sum to 1")
         if not law[token] > 0:  # NaN included
             raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
     return replace(draft, source=name) if draft.source == NO_GUESS.source else draft

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from foredraft.core.draft import Drafter, Outcome, Planner, Target, Watch
@@ -49,10 +50,13 @@ def run(
                 running.remove(sequence)
                 _end(sequence, target, drafter)
     finally:
-        for sequence in running:
-            _end(sequence, target, drafter)
+        with ExitStack() as ends:  # all of them, whatever a drafter does at one
+            for sequence in running:
+                ends.callback(_end, sequence, target, drafter)
 
 
 def _end(sequence: Text, target: Host, drafter: Drafter) -> None:
-    drafter.end(sequence)
-    target.end(sequence)
+    try:
+        drafter.end(sequence)
+    finally:
+        target.end(sequence)

@@ -89,7 +89,7 @@ class Shaper:
             bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=row.shape[0], bitorder="little")
             shaped = xp.where(xp.asarray(bits.view(np.bool_), device=row.device), shaped, -math.inf)
         if (banned or allowed is not None) and not math.isfinite(float(xp.max(shaped))):
-            self._complain(len(sequence) + len(path))
+            self._complain(len(sequence) - sequence.prompt_length + len(path) + 1)
         return shaped
 
     def _penalised(self, xp: Any, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
@@ -119,13 +119,13 @@ class Shaper:
             banned += sequence.stop_ids
         return banned
 
-    def _complain(self, position: int) -> None:
+    def _complain(self, place: int) -> None:
         masks = [self.grammar.name] if self.grammar is not None else []
         masks += ["bad_words"] if self.options.bad_words else []
         masks += ["min_tokens"] if self.options.min_tokens else []
         names = " and ".join(filter(None, (", ".join(masks[:-1]), masks[-1])))
         rule = "rule" if len(masks) > 1 else "rules"
-        raise NoTokenLeft(f"no token is left at position {position}: {names} {rule} every one out")
+        raise NoTokenLeft(f"no token is left at token {place} of the answer: {names} {rule} every one out")
 
 
 class _Counts:

@@ -69,6 +69,16 @@ class LawWatch:
         """After how many tokens it did, or None."""
         return self._alarmed_after
 
+    @property
+    def notice(self) -> str | None:
+        """The alarm in words, or None."""
+        if not self.alarmed:
+            return None
+        return (
+            f"the watch found texts that do not have the model's law (after {self.alarmed_after} tokens;"
+            f" a false alarm has probability {self.alpha:g}): foredraft certify says more"
+        )
+
     def _bet(self, place: Place) -> None:
         edges = (0.0,) * _SCORES if place.q is None else _edges(place.p, place.q, place.token)
         gains = [math.log1p(eta * edge) if place.possible else math.inf for edge in edges for eta in STAKES]

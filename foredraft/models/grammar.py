@@ -25,6 +25,10 @@ _OWN_TOKENS: Final = '%llguidance {"no_forcing": true}\n'
 _PLACE: Final = re.compile(
     r'^at \d+\(\d+\): |failed to compile JSON schema: |failed to parse "%json": |invalid regex ".*" \(in regex\): '
 )
+_UNMET: Final = "Unsatisfiable schema: "
+_ADVICE: Final = re.compile(r"; consider .*")  # on how to write llguidance's own grammars, which nobody here does
+_ONE_OF: Final = re.compile(r"oneOf constraints .*")
+_COERCE: Final = 'oneOf needs "x-guidance": {"coerce_one_of": true} in the schema, which takes it as anyOf'
 _LONGEST: Final = 200
 
 
@@ -58,7 +62,10 @@ class Grammars:
             self._tokenizer = self._wrapped()
         matcher = LLMatcher(self._tokenizer, _lark(source), log_level=0, limits=_limits())
         if matcher.is_error():
-            raise OptionError(f"{source.kind} does not compile: {_reason(matcher)}")
+            reason = _reason(matcher)
+            if reason.startswith(_UNMET):
+                raise OptionError(f"{source.kind} cannot be met: {reason.removeprefix(_UNMET)}")
+            raise OptionError(f"{source.kind} does not compile: {reason}")
         matcher.compute_bitmask()  # what blows up at the first token is refused here
         if matcher.is_error():
             if (reason := _reason(matcher)).startswith("NoExtension"):
@@ -111,8 +118,10 @@ class GrammarState:
             if last:
                 break
             self._restart()  # states that refused guesses have left behind count against the limits
-        position = len(sequence) - sequence.prompt_length + len(path)
-        raise GrammarLimit(f"{self.name} is too complex to follow at token {position}: {_reason(self._matcher)}")
+        place = len(sequence) - sequence.prompt_length + len(path) + 1
+        raise GrammarLimit(
+            f"{self.name} is too complex to follow at token {place} of the answer: {_reason(self._matcher)}"
+        )
 
     def allowed_prefix(self, sequence: Text, tokens: Sequence[int]) -> int:
         """Return how many of the guesses ``tokens``, one after another, the grammar allows after the answer so far.
@@ -139,7 +148,7 @@ class GrammarState:
             self._matcher.rollback(len(self._ahead) - shared)
         taken = shared + self._matcher.try_consume_tokens(wanted[shared:])
         if taken < len(fresh) and not self._matcher.is_error():
-            raise GenerationError(f"the answer has left its {self.name} at token {self._followed + taken}")
+            raise GenerationError(f"the answer has left its {self.name} at token {self._followed + taken + 1}")
         arrived = min(taken, len(fresh))
         self._followed += arrived
         self._ahead = wanted[arrived:taken]
@@ -179,4 +188,5 @@ def _reason(matcher: LLMatcher) -> str:
     lines = matcher.get_error().strip().splitlines() or [matcher.stop_reason()]
     named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = named[0] if named else _PLACE.sub("", _PLACE.sub("", lines[0]))
+    reason = _ONE_OF.sub(_COERCE, _ADVICE.sub("", reason))
     return reason[:_LONGEST].rstrip(". ")

@@ -35,9 +35,11 @@ class GrammarSource:
     def of_schema(cls, schema: object) -> GrammarSource:
         """Read a JSON schema, an object or its JSON text; the order of its properties counts. Raises OptionError."""
         if isinstance(schema, str):
+            if not schema.strip():
+                raise OptionError("json_schema is empty")
             _check_size(len(schema.encode(errors="replace")))
             try:
-                schema = json.loads(schema, parse_constant=_no_constant)
+                schema = json.loads(schema, parse_constant=_no_constant, object_pairs_hook=unique)
             except (ValueError, RecursionError) as fault:
                 raise OptionError(f"json_schema is not JSON: {fault}") from fault
         if not isinstance(schema, Mapping):
@@ -46,6 +48,8 @@ class GrammarSource:
             text = json.dumps(schema, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError) as fault:
             raise OptionError(f"json_schema cannot be written as JSON: {fault}") from fault
+        if not is_text(json.dumps(schema, ensure_ascii=False)):
+            raise OptionError("json_schema is not UTF-8 text")
         _check_size(len(text))
         _check_schema(schema)
         return cls("json_schema", text)
@@ -55,9 +59,29 @@ class GrammarSource:
         """Read a regular expression in Rust's syntax. Raises OptionError."""
         if not isinstance(regex, str) or not regex:
             raise OptionError(f"regex must be text that is not empty, not {regex!r:.60}")
+        if not is_text(regex):
+            raise OptionError("regex is not UTF-8 text")
         if (size := len(regex.encode(errors="replace"))) > PATTERN_BYTES:
             raise OptionError(f"regex has {size} bytes, and {PATTERN_BYTES} are the limit")
         return cls("regex", regex)
+
+
+def is_text(text: str) -> bool:
+    """Say whether this can be written as UTF-8; bytes that were none come in disguise, as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a dict. Raises ValueError for a key that is there twice, which JSON lets pass."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.60} is there twice")
+    return found
 
 
 def _no_constant(name: str) -> None:

@@ -145,6 +145,10 @@ class Tokenizer:
         """Return how the vocabulary spells a token; empty for an id that is none (padding of the embedding)."""
         return self._tokens.get(token, "")
 
+    def spelled(self, token: int) -> str:
+        """Return the text of one token; a special token, which leaves none in an answer, as it is spelled."""
+        return self.token(token) if token in self._special else self.decode([token])
+
     def stream(self) -> TextStream:
         """Return ``push(id) -> str`` and ``finish() -> str`` whose pieces, joined, are what ``decode`` returns."""
         return text_stream(self._backend, self._special, whole=self._clean_up)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from foredraft.errors import OptionError, StorageError
+from foredraft.models.grammar_source import is_text
 from foredraft.models.store import refused, sync
 from foredraft.retrieval.cache_file import Document, Header, Unusable, read, read_header, write
 
@@ -35,6 +36,8 @@ def check_scope(name: object) -> str:
     """Return the name of a scope. Raises OptionError for one that cannot be a file's or that nobody could type."""
     if not isinstance(name, str) or not name:
         raise OptionError(f"cache_scope must be text that is not empty, not {name!r:.80}")
+    if not is_text(name):
+        raise OptionError("cache_scope is not UTF-8 text")
     if any(sign in name for sign in "/\\"):
         raise OptionError(f"cache_scope {name!r:.80} has a path separator: a scope is a name, not a path")
     if name.startswith("."):

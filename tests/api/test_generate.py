@@ -239,7 +239,7 @@ def test_a_draft_of_another_vocabulary_is_refused(lm: LanguageModel, tmp_path: P
     ("prompt", "sentence"),
     [
         ("", "the prompt is empty"),
-        ([], "the prompt is empty"),
+        ([], "the list is empty: it holds no prompts"),
         ([-1], "prompt token -1 is not in the vocabulary"),
         ([260], "prompt token 260"),
         ([1, True], "prompt token True"),

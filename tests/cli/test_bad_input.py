@@ -45,6 +45,16 @@ from tests.tiny import make_chat_model, write_tokenizer
         ("--logit-bias 5", "--logit-bias must map token ids to numbers"),
         ("--logit-bias 5:101", "--logit-bias of token 5 must be a number between -100 and 100, not 101"),
         ("--logit-bias x:1", "--logit-bias names its tokens by their ids, and 'x' is none"),
+        ('--logit-bias {"5":1,"5":2}', "--logit-bias names token 5 twice"),
+        ("--logit-bias=-1:1", "--logit-bias names its tokens by their ids, and '-1' is none"),
+        (
+            "--logit-bias -1:1",
+            "--logit-bias needs a value; one that begins with a dash is joined to it: --logit-bias=-1:1",
+        ),
+        ("--logit-bias --raw", "--logit-bias needs a value\n"),
+        ("--zork", "there is no option --zork\n"),
+        ("--temprature 1", "there is no option --temprature; did you mean --temperature?\n"),
+        ("--raw --system s", "a raw prompt has no system turn: leave system out"),
         ("--logprobs 21", "--logprobs must be a whole number between 0 and 20, not 21"),
         ("-n 0", "-n must be a whole number between 1 and 128, not 0"),
         ("-n 1000000000", "-n must be a whole number between 1 and 128, not 1000000000"),
@@ -55,11 +65,15 @@ from tests.tiny import make_chat_model, write_tokenizer
         ("--json-schema @absent.json", "--json-schema must be a JSON object or a file"),
         ("--json-schema .", "--json-schema: '.' cannot be read: "),
         ("--json-schema {", "--json-schema is not JSON: "),
+        (
+            '--json-schema {"type":"string","type":"integer"}',
+            "--json-schema is not JSON: the key 'type' is there twice",
+        ),
         ("--json-schema {} --regex a", "--regex is there beside --json-schema, and both say "),
         ("--native-tier sse", "--native-tier must be one of auto, amx, avx512, avx2, portable, off"),
         ("--dtype int4", "--dtype must be one of"),
-        ("--threads 0", "--threads must be between 1 and 1024, not 0"),
-        ("--context 0", "--context must be at least 1, not 0"),
+        ("--threads 0", "--threads must be a whole number between 1 and 1024, not 0"),
+        ("--context 0", "--context must be a whole number of at least 1, not 0"),
         ("--prediction absent.txt", "--prediction: 'absent.txt' cannot be read: No such file or directory"),
         ("--cache-scope a/b", "--cache-scope 'a/b' has a path separator: a scope is a name, not a path"),
         ("--cache-scope ..", "--cache-scope '..' begins with a dot: give it another name"),
@@ -69,12 +83,29 @@ from tests.tiny import make_chat_model, write_tokenizer
     ],
 )
 def test_values_out_of_range(refused: Any, tiny: Path, words: str, sentence: str) -> None:
-    assert refused("generate", "x", "--model", tiny, *words.split()).startswith(sentence)
+    assert (refused("generate", "x", "--model", tiny, *words.split()) + "\n").startswith(sentence)
 
 
 def test_words_that_are_none(refused: Any) -> None:
     assert refused("generate", "x", "--bad-words", " ") == "a bad word must be text that is not blank, not ' '"
+    assert refused("generate", "x", "--json-schema", "") == "--json-schema is empty"
     assert refused("generate", "x", "--regex", "") == "--regex must be text that is not empty, not ''"
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--regex", "--regex"), ("--stop", "stop"), ("--bad-words", "--bad-words"), ("--system", "--system"),
+        ("--cache-scope", "--cache-scope"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_text(refused: Any, option: str, name: str) -> None:
+    assert refused("generate", "x", option, "a\udcff") == f"{name} is not UTF-8 text"
+
+
+def test_a_schema_of_bytes_that_are_no_text(refused: Any) -> None:
+    for schema in ('{"const": "\udcff"}', '{"const": "\\ud800"}', '{"\udcff": 1}'):
+        assert refused("generate", "x", "--json-schema", schema) == "--json-schema is not UTF-8 text"
 
 
 def test_a_schema_file_that_is_none(refused: Any, tmp_path: Path) -> None:

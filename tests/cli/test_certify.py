@@ -104,7 +104,8 @@ def test_colours(certify: Any) -> None:
     answer = certify("--rule", "ratio", "--samples", "4", "--drafter", "none", "--color", "always")
     assert answer.status == 0
     assert "\x1b[" in answer.out
-    assert "certified: none of 1 checks failed" in answer.out
+    assert "no law was tested: nothing drafts" in answer.out
+    assert "certified: every check holds (2 checks)" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,14 @@ def test_a_stranger_that_breaks_is_a_finding(certify: Any, tmp_path: Path, guess
     for check in answer.document["checks"]:
         assert check["ok"] is (check["drafter"] == "none")
         assert check["ok"] or words in check["note"]
+
+
+def test_what_broke_at_once_has_no_figures(certify: Any, tmp_path: Path) -> None:
+    (tmp_path / "own_at_once.py").write_text(OWN.replace("{guess}", "1 / 0"))
+    answer = certify("--drafter", "own_at_once:Own", "--samples", "2", "--rule", "ratio")
+    assert answer.status == 1
+    assert "0 of 0" not in answer.out
+    assert answer.out.count("it broke: DrafterError: drafter own: propose failed: ZeroDivisionError") == 4
 
 
 def test_several_drafters(certify: Any, tiny: Path) -> None:
@@ -168,7 +177,10 @@ def test_the_built_in_prompts(ask: Ask, tmp_path: Path) -> None:
         ("--prompts long.jsonl", "prompt 1: the prompt has "),
         ("--temperature 1", "there is no option --temperature"),
         ("--dtype int4", "dtype must be one of"),
-        ("something", "unexpected word 'something'"),
+        (
+            "something",
+            "unexpected word 'something': foredraft certify takes options only, see foredraft certify --help",
+        ),
     ],
 )
 def test_bad_arguments(refused: Any, tiny: Path, tmp_path: Path, words: str, sentence: str) -> None:

@@ -169,8 +169,13 @@ def test_a_prompt_that_fails_loses_none_before_it(ask: Ask, tiny: Path, tmp_path
     path = write_lines(tmp_path / "many.jsonl", {"prompt": "hello"}, {"prompt": "x" * 600}, {"prompt": "hello"})
     done = ask("generate", "--model", tiny, *SHORT, "--json", "--prompts", path)
     assert done.status == 2
-    assert [entry["line"] for entry in done.document["results"]] == [1]
-    assert "foredraft: line 2: " in done.err
+    first, second, third = done.document["results"]
+    assert [entry["line"] for entry in (first, second, third)] == [1, 2, 3]
+    assert set(second) == {"line", "turn", "error"}
+    assert second["error"] in done.err
+    assert "foredraft: line 2: the prompt has " in done.err
+    assert first["token_ids"] == third["token_ids"]
+    assert "2 answers · 48 tokens" in done.err
 
 
 @pytest.mark.parametrize(

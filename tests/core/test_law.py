@@ -82,6 +82,14 @@ def test_residual(array: Any) -> None:
     assert residual(Point(1), Dense(q)) == Point(1)
 
 
+def test_a_law_with_its_own_way_to_a_residual_takes_it() -> None:
+    class Own(Dense):
+        def less(self, q: Any) -> Any:
+            return Point(2)
+
+    assert residual(Own(np.array([0.5, 0.25, 0.25])), Point(0)) == Point(2)
+
+
 def test_first_takes_the_least_clock_over_probability(array: Any) -> None:
     clocks = np.array([0.5, 0.1, 1.0, 0.3])
     for weights, token in (([0.25] * 4, 1), ([0.5, 0.01, 0.4, 0.09], 0), ([0.3, 0.0, 0.7, 0.0], 2), ([0, 0, 1, 0], 2)):
@@ -112,6 +120,20 @@ def test_fits(array: Any) -> None:
     assert [thin.fits(v) for v in (4, 5, 6)] == [False, True, True]
     assert not Sparse(np.array([0.5, 0.5]), np.array([-1, 2])).fits(5)
     assert not Sparse(np.array([]), np.array([], dtype=int)).fits(5)
+
+
+def test_numbers_that_are_no_law(array: Any) -> None:
+    """They have to sum to one, as nearly as single precision does; none may be negative, and tokens are in order."""
+    for wrong in ([0.5, 0.51], [0.5, 0.49], [1.5, -0.5], [np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0]):
+        assert not Dense(array(wrong)).fits(2)
+        assert not Sparse(np.array(wrong), np.array([0, 1])).fits(2)
+    thirds = np.full(30_000, 1 / 30_000)
+    assert Dense(array(thirds, np.float32)).fits(30_000)
+    assert Dense(np.array([Fraction(1, 3), Fraction(2, 3)])).fits(2)
+    assert not Dense(np.array([Fraction(1, 3), Fraction(1, 3)])).fits(2)
+    assert not Sparse(np.array([0.5, 0.5]), np.array([1, 0])).fits(2)
+    assert not Sparse(np.array([0.5, 0.5]), np.array([1, 1])).fits(2)
+    assert not Sparse(np.array([0.5, 0.25, 0.25]), np.array([0, 1])).fits(2)
 
 
 def test_over_what_another_law_lists() -> None:

@@ -67,6 +67,8 @@ def test_a_draft_that_is_no_tree(tokens: Any, parents: Any, laws: Any, words: st
 
 # --- propose
 
+NO_LAW = r"not a law over the vocabulary of 5: numbers that sum to 1"
+
 
 def test_drafts_are_asked_only_where_there_is_room() -> None:
     """And with the quote and the noise of their own sequence."""
@@ -103,15 +105,21 @@ def test_what_is_over_the_quote_is_cut() -> None:
     [
         (Draft.chain([1, 5]), "guessed token 5, outside the vocabulary of 5"),
         (Draft.chain([-1]), "guessed token -1, outside"),
-        (Draft.chain([1], [Dense(np.ones(4) / 4)]), "a law over other tokens than the vocabulary of 5"),
-        (Draft.chain([1], [Dense(np.ones((1, 5)) / 5)]), "a law over other tokens than"),
-        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([1, 5]))]), "a law over other tokens than"),
-        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([-1, 1]))]), "a law over other tokens than"),
-        (Draft.chain([1], [Sparse(np.ones(0), np.ones(0, int))]), "a law over other tokens than"),
+        (Draft.chain([1], [Dense(np.ones(4) / 4)]), NO_LAW),
+        (Draft.chain([1], [Dense(np.ones((1, 5)) / 5)]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([1, 5]))]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([-1, 1]))]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(0), np.ones(0, int))]), NO_LAW),
         (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([0, 4]))]), "guessed token 1, which its law rules out"),
-        (Draft.chain([1], [Point(5)]), "a law over other tokens than"),
+        (Draft.chain([1], [Point(5)]), NO_LAW),
         (Draft.chain([1], [np.ones(5) / 5]), "a law is a Point, a Dense or a Sparse, not a ndarray"),
-        (Draft.chain([1], [Dense(np.full(5, np.nan))]), "guessed token 1, which its law rules out"),
+        (Draft.chain([1], [Dense(np.full(5, np.nan))]), NO_LAW),
+        (Draft.chain([1], [Dense(np.ones(5) / 4)]), NO_LAW),
+        (Draft.chain([1], [Dense(np.ones(5))]), NO_LAW),
+        (Draft.chain([1], [Dense(np.array([-0.5, 1.5, 0, 0, 0]))]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(2) / 4, np.array([0, 1]))]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(3) / 3, np.array([0, 1]))]), NO_LAW),
+        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([1, 0]))]), NO_LAW),
         (Draft.chain([1], [Point(2)]), "guessed token 1, which its law rules out"),
         ([1, 2], "propose gave a list where a Draft belongs"),
     ],

@@ -210,10 +210,12 @@ def test_nothing_asked_is_nothing_done() -> None:
 
 def test_masks_that_leave_nothing_are_named() -> None:
     options = ShapingOptions(bad_words=((3,),), min_tokens=4)
-    with pytest.raises(NoTokenLeft, match=r"position 3: regex, bad_words and min_tokens rule every one out$") as caught:
+    with pytest.raises(
+        NoTokenLeft, match=r"token 2 of the answer: regex, bad_words and min_tokens rule every one out$"
+    ) as caught:
         Shaper(options, Only(3, 10))(row_of(), text((1, 2)), (5,))
     assert isinstance(caught.value, GenerationError)
-    with pytest.raises(NoTokenLeft, match="position 2: regex rules every one out"):
+    with pytest.raises(NoTokenLeft, match="no token is left at token 1 of the answer: regex rules every one out"):
         Shaper(ShapingOptions(), Only(31))(row_of(), text())
     everything = ShapingOptions(bad_words=tuple((i,) for i in range(V)))
     with pytest.raises(NoTokenLeft, match="bad_words rules"):

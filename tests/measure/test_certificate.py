@@ -186,7 +186,7 @@ def test_a_model_that_cannot_speculate_says_so() -> None:
     checks = certify(certain, host(why_not="its state cannot be rewound"), FEW)
     assert list(checks) == [("none", "greedy text"), ("none", "seeded text"), ("none", "speculation")]
     assert failed(checks) == set()
-    assert checks["none", "speculation"].note == "off for this model: its state cannot be rewound"
+    assert checks["none", "speculation"].note == "off for this model, no law was tested: its state cannot be rewound"
 
 
 def test_a_model_that_breaks_is_no_finding() -> None:

@@ -47,6 +47,7 @@ WINNER = "test_race.test_the_winner_has_the_law"
 ACCEPTANCE = "test_race.test_rounds_accept_as_often_as_the_rule_says"
 HOOK = "test_sampling.test_a_law_is_worked_out_when_asked_for_and_then_remembered"
 OVER = "test_law.test_over_what_another_law_lists"
+NO_LAW = "test_law.test_numbers_that_are_no_law"
 TWIN = "test_law.test_sparse_is_the_twin_of_dense"
 FAILS_ALONE = "test_failure.test_it_fails_alone"
 NODES = "test_round.test_each_token_follows_a_node"
@@ -148,6 +149,9 @@ MUTANTS = [
            SPARSE, (1, "sparse", "dense", "ratio")),
     Mutant("a token beyond the vocabulary fits", LAW, "int(self.ids[-1]) < vocabulary",
            "int(self.ids[-1]) <= vocabulary", "test_law.test_fits", (np.array,)),
+    Mutant("numbers that do not sum to one fit", LAW, "<= 1e-3", "<= 1e3", NO_LAW, (np.array,)),
+    Mutant("negative numbers fit", LAW, "xp.all(numbers >= 0)", "xp.all(numbers >= -1)", NO_LAW, (np.array,)),
+    Mutant("tokens in any order fit", LAW, "np.diff(self.ids) > 0", "np.diff(self.ids) > -9", NO_LAW, (np.array,)),
     # rows, shaping and filters
     Mutant("greedy rows off by one", SAMPLING, "best[start + 1 + node]", "best[start + node]", EQUAL, ("perfect",)),
     Mutant("sampled rows off by one", SAMPLING, "[start + 1 + node, :]", "[start + node, :]",

@@ -78,7 +78,7 @@ def test_other_tokenizers_have_other_files(store: Store) -> None:
     [
         ("", "not empty"), (None, "must be text"), (3, "must be text"), ("a/b", "path separator"),
         ("a\\b", "path separator"), ("..", "dot"), (".x", "dot"), ("a\0", "cannot be seen"), ("a\n", "cannot be seen"),
-        (" a", "cannot be seen"), ("\ud800", "cannot be seen"), ("x" * 65, "longer than 64 bytes"),
+        (" a", "cannot be seen"), ("\ud800", "not UTF-8 text"), ("x" * 65, "longer than 64 bytes"),
         ("é" * 33, "longer than 64 bytes"),
     ],
 )  # fmt: skip

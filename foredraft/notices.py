@@ -1,0 +1,41 @@
+"""What a user may not expect of the options he gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foredraft.core.draft import Drafter
+from foredraft.core.sampling import SamplingParams
+from foredraft.drafting import Drafters
+from foredraft.options import Settings
+
+
+def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter) -> list[str]:
+    """Return a sentence for each option that has no effect, or another than one may think, with this drafter."""
+    notices = []
+    if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
+        notices.append(
+            "under rule ratio a seed's text also depends on the drafter and its lengths; under coupled it does not"
+        )
+    if settings.sampling.greedy:
+        notices += _greedy(settings)
+    unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
+    if unused and drafters.off(settings, drafter) is not None:
+        notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
+    return notices + drafters.without_effect(settings, drafter)
+
+
+def _greedy(settings: Settings) -> list[str]:
+    """Say what temperature 0, which draws nothing, leaves without effect; a seed alone is no mistake."""
+    notices, plain = [], SamplingParams()
+    idle = [name for name in ("top_k", "top_p", "min_p") if getattr(settings.sampling, name) != getattr(plain, name)]
+    if idle:
+        names = _listed([*idle, *(["seed"] if settings.seed is not None else [])])
+        notices.append(f"{names} had no effect: temperature 0 takes the likeliest token")
+    if settings.n > 1:
+        notices.append(f"{settings.n} answers at temperature 0 are all the same")
+    return notices
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -23,6 +23,7 @@ from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import DrafterError, ModelError, OptionError, VocabularyMismatch
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
+from foredraft.models.layer_choice import layers_view
 from foredraft.models.native_sampling import native_logprobs, sampler
 from foredraft.models.runner import (
     CHOICES,
@@ -46,7 +47,7 @@ PER_MATCH: Final = 4  # measured, docs/log.md
 FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
 BRANCHES: Final = 2
 MODEL_TOKENS: Final = 5
-_LATER: Final = ("layers", "heads")
+_LATER: Final = ("heads",)
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -111,6 +112,8 @@ class Host:
     notice: str | None  # a slower path that was taken, and why
     folder: Path | None  # where it was loaded from; None for an object handed in
     sampler: Sampler
+    identity: str = ""  # of its weights
+    cache: Path = Path()  # where models are kept, and what was found out about them
 
 
 def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
@@ -175,6 +178,8 @@ def _host(
         notice=runner.notice,
         folder=folder,
         sampler=chosen,
+        identity=identity,
+        cache=machine.cache_folder,
     )
 
 
@@ -195,8 +200,9 @@ def check_names(names: str) -> None:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
         if kind in _LATER:
             raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
-        if name not in ("auto", "none", "lookup", "suffix") and kind != "model" and not _CLASS.fullmatch(name):
-            known = "auto, none, lookup, suffix, model:PATH or package.module:Class"
+        simple = name in ("auto", "none", "lookup", "suffix") or kind in ("model", "layers")
+        if not simple and not _CLASS.fullmatch(name):
+            known = "auto, none, lookup, suffix, model:PATH, layers or package.module:Class"
             raise DrafterError(f"unknown drafter {name!r}: use {known}")
 
 
@@ -226,6 +232,9 @@ def _one_drafter(
         return Suffix(FLOOR if draft_tokens is None else 0.0, branches)
     if kind == "model":
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
+    if kind == "layers":
+        view, length = layers_view(host.target, rest, host.cache, host.name, host.identity)
+        return ModelDrafter(view, view.vocabulary, temperature, length if draft_tokens is None else None, kind)
     return _stranger(name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -62,8 +62,21 @@ def some_layers(folder: Path, into: Path, layers: Sequence[int]) -> Path:
     return into
 
 
-def random_llama(into: Path, *, hidden: int, layers: int, mlp: int, heads: int, kv_heads: int, vocabulary: int) -> Path:
-    """Write a random Llama in bf16, scaled so that its activations stay near 1. It has no tokenizer."""
+def random_llama(
+    into: Path,
+    *,
+    hidden: int,
+    layers: int,
+    mlp: int,
+    heads: int,
+    kv_heads: int,
+    vocabulary: int,
+    faint: Collection[int] = (),
+) -> Path:
+    """Write a random Llama in bf16, scaled so that its activations stay near 1. It has no tokenizer.
+
+    The sub-layers in ``faint`` (2 * layer: attention, 2 * layer + 1: gated layer) add next to nothing to what enters.
+    """
     into.mkdir(parents=True)
     dim = hidden // heads
     config = {
@@ -86,19 +99,26 @@ def random_llama(into: Path, *, hidden: int, layers: int, mlp: int, heads: int, 
             row[:] = pool[start : start + width]
         return out
 
-    def linear(name: str, rows: int, width: int) -> Tensor:
-        return Tensor(f"model.{name}.weight", "BF16", (rows, width), lambda: weight(rows, width))
+    def linear(name: str, rows: int, width: int, quiet: bool = False) -> Tensor:
+        def data() -> Any:
+            return _halved(weight(rows, width), 14) if quiet else weight(rows, width)
+
+        return Tensor(f"model.{name}.weight", "BF16", (rows, width), data)
 
     def norm(name: str) -> Tensor:
         return Tensor(f"model.{name}.weight", "BF16", (hidden,), lambda: _bf16(np.ones(hidden, np.float32)))
 
     tensors = [linear("embed_tokens", vocabulary, hidden), norm("norm")]
-    for at in (f"layers.{number}." for number in range(layers)):
+    for number in range(layers):
+        at = f"layers.{number}."
         tensors += [norm(f"{at}input_layernorm"), norm(f"{at}post_attention_layernorm")]
-        tensors += [linear(f"{at}self_attn.q_proj", hidden, hidden), linear(f"{at}self_attn.o_proj", hidden, hidden)]
+        tensors += [
+            linear(f"{at}self_attn.q_proj", hidden, hidden),
+            linear(f"{at}self_attn.o_proj", hidden, hidden, 2 * number in faint),
+        ]
         tensors += [linear(f"{at}self_attn.{part}_proj", kv_heads * dim, hidden) for part in "kv"]
         tensors += [linear(f"{at}mlp.{part}_proj", mlp, hidden) for part in ("gate", "up")]
-        tensors.append(linear(f"{at}mlp.down_proj", hidden, mlp))
+        tensors.append(linear(f"{at}mlp.down_proj", hidden, mlp, 2 * number + 1 in faint))
     write(into, tensors)
     return into
 
@@ -119,6 +139,12 @@ def write(folder: Path, tensors: Iterable[Tensor]) -> None:
         file.write(text)
         for tensor in tensors:
             np.ascontiguousarray(tensor.data()).tofile(file)
+
+
+def _halved(bits: Any, times: int) -> Any:
+    """Halve numbers in bf16 so many times: exact down to the smallest, which become 0."""
+    small = (bits >> 7 & 0xFF) <= times
+    return np.where(small, 0, bits - np.uint16(times << 7)).astype(np.uint16)
 
 
 def _bf16(x: Any) -> Any:

@@ -98,6 +98,8 @@ class Host:
     notice: str | None  # a slower path that was taken, and why
     folder: Path | None  # where it was loaded from; None for an object handed in
     sampler: Sampler
+    identity: str = ""  # of its weights
+    cache: Path = Path()  # where models are kept, and what was found out about them
 
 
 def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
@@ -162,6 +164,8 @@ def _host(
         notice=runner.notice,
         folder=folder,
         sampler=chosen,
+        identity=identity,
+        cache=machine.cache_folder,
     )
 
 

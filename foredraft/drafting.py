@@ -16,6 +16,7 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.errors import DrafterError, VocabularyMismatch
+from foredraft.models.layer_choice import layers_view
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Settings
 from foredraft.retrieval.memory import Memory
@@ -27,7 +28,7 @@ PER_MATCH: Final = 4  # measured, docs/log.md
 FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
 BRANCHES: Final = 2
 MODEL_TOKENS: Final = 5
-_LATER: Final = ("layers", "heads")
+_LATER: Final = ("heads",)
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -39,8 +40,9 @@ def check_names(names: str) -> None:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
         if kind in _LATER:
             raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
-        if name not in ("auto", "none", "lookup", "suffix") and kind != "model" and not _CLASS.fullmatch(name):
-            known = "auto, none, lookup, suffix, model:PATH or package.module:Class"
+        simple = name in ("auto", "none", "lookup", "suffix") or kind in ("model", "layers")
+        if not simple and not _CLASS.fullmatch(name):
+            known = "auto, none, lookup, suffix, model:PATH, layers or package.module:Class"
             raise DrafterError(f"unknown drafter {name!r}: use {known}")
 
 
@@ -81,6 +83,9 @@ def _one_drafter(
         return Suffix(FLOOR if draft_tokens is None else 0.0, branches, memory)
     if kind == "model":
         return draft_model(load_draft(rest), host, draft_tokens, temperature)
+    if kind == "layers":
+        view, length = layers_view(host.target, rest, host.cache, host.name, host.identity)
+        return ModelDrafter(view, view.vocabulary, temperature, length if draft_tokens is None else None, kind)
     return import_drafter(name)
 
 

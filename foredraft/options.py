@@ -22,7 +22,7 @@ RULES: Final = ("auto", "ratio", "coupled")
 class Options(TypedDict, total=False):
     """Keywords of ``generate``, ``stream`` and ``Conversation.send``, named as on the command line.
 
-    The last five have transformers' names and meaning.
+    The last six have transformers' names and meaning.
     """
 
     max_tokens: int
@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     assistant_model: Any
     prompt_lookup_num_tokens: int
     num_assistant_tokens: int
+    assistant_early_exit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,10 @@ def _drafting(given: Mapping[str, Any]) -> tuple[object, int | None]:
             raise OptionError("prompt_lookup_num_tokens asks for the lookup drafter, but another is named: give one")
         drafter = "lookup"
         draft_tokens = whole("prompt_lookup_num_tokens", given["prompt_lookup_num_tokens"], least=1)
+    if "assistant_early_exit" in given:
+        if drafter is not None:
+            raise OptionError("assistant_early_exit asks for the layers drafter, but another is named: give one")
+        drafter = f"layers:{whole('assistant_early_exit', given['assistant_early_exit'], least=1)}"
     if "num_assistant_tokens" in given:
         draft_tokens = whole("num_assistant_tokens", given["num_assistant_tokens"], least=1)
     return drafter, draft_tokens

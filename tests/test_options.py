@@ -141,6 +141,8 @@ def test_one_stop_string_needs_no_list() -> None:
         ({"do_sample": False, "temperature": 0.7}, "give one"),
         ({"prompt_lookup_num_tokens": 0}, "prompt_lookup_num_tokens"),
         ({"num_assistant_tokens": 0}, "num_assistant_tokens"),
+        ({"assistant_early_exit": 0}, "assistant_early_exit"),
+        ({"assistant_early_exit": 2, "drafter": "lookup"}, "give one"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options: Any, sentence: str) -> None:

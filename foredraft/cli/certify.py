@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli import arguments
 from foredraft.cli.console import Console, harmless
-from foredraft.cli.loading import cache_folder, find_own_classes
+from foredraft.cli.loading import find_own_classes, load_bare, machine_of, token_ids
 from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto
 from foredraft.cli.prompts import read_lines
-from foredraft.errors import OptionError, PromptError
+from foredraft.errors import OptionError
 from foredraft.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -116,25 +116,12 @@ def _prompts(name: str, console: Console) -> list[str]:
 
 
 def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], console: Console) -> Certifier:
-    from foredraft.compose import Machine, load_host
     from foredraft.drafting import make_drafter, slower_paths
     from foredraft.measure.certificate import Certifier
 
-    machine = Machine(
-        device=args.device,
-        dtype=args.dtype,
-        threads=args.threads,
-        context=args.context,
-        offline=args.offline,
-        cache=cache_folder(console.environment),
-        native_tier=args.native_tier,
-    )
-    console.progress.status(f"loading {args.model} …")
-    host = load_host(args.model, machine, progress=console.progress)
-    if host.notice is not None:
-        console.say(f"note: {host.notice}")
-    ids = _ids(prompts, host, console)
-    load_draft = _Drafts(machine, console)
+    host = load_bare(args, console)
+    ids = token_ids(prompts, host, console)
+    load_draft = _Drafts(machine_of(args, console), console)
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
         find_own_classes(name)
@@ -173,24 +160,6 @@ class _Drafts:
         if name not in self._hosts:
             self._hosts[name] = load_host(name, self._machine, progress=self._console.progress)
         return self._hosts[name]
-
-
-def _ids(prompts: Sequence[str], host: Host, console: Console) -> list[list[int]]:
-    """Return the prompts' tokens, through the chat template where the model has one."""
-    from foredraft.options import settle
-    from foredraft.prompts import prompt_ids
-
-    raw = host.tokenizer is not None and not host.tokenizer.has_chat_template
-    if raw:
-        console.say("note: this model has no chat template, so it continues the prompts as they are")
-    settings = settle({"raw": True} if raw else {})
-    ids = []
-    for i, prompt in enumerate(prompts, start=1):
-        try:
-            ids.append(prompt_ids(prompt, host.tokenizer, settings, host.target.vocabulary, host.context))
-        except PromptError as fault:
-            raise PromptError(f"prompt {i}: {fault}") from fault
-    return ids
 
 
 def _document(certifier: Certifier, checks: Sequence[Check], prompts: int) -> dict[str, Any]:

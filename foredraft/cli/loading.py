@@ -6,16 +6,17 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from foredraft.cli.console import Console
 from foredraft.cli.speculative_config import read as read_speculative_config
-from foredraft.errors import ModelError, OptionError, StorageError
+from foredraft.errors import ModelError, OptionError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
+    from foredraft.compose import Host, Machine
     from foredraft.core.draft import Drafter
     from foredraft.options import Options
 
@@ -55,6 +56,50 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
     for said in model.slower_paths:
         console.say(f"note: {said}")
     return model
+
+
+def machine_of(args: argparse.Namespace, console: Console) -> Machine:
+    """Return where the options say that a model runs."""
+    from foredraft.compose import Machine
+
+    return Machine(
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        context=args.context,
+        offline=args.offline,
+        cache=cache_folder(console.environment),
+        native_tier=args.native_tier,
+    )
+
+
+def load_bare(args: argparse.Namespace, console: Console) -> Host:
+    """Load the model that the options name, without a drafter; say on stderr if a slower path is taken."""
+    from foredraft.compose import load_host
+
+    console.progress.status(f"loading {args.model} …")
+    host = load_host(args.model, machine_of(args, console), progress=console.progress)
+    if host.notice is not None:
+        console.say(f"note: {host.notice}")
+    return host
+
+
+def token_ids(prompts: Sequence[str], host: Host, console: Console) -> list[list[int]]:
+    """Return the prompts' tokens, through the chat template where the model has one."""
+    from foredraft.options import settle
+    from foredraft.prompts import prompt_ids
+
+    raw = host.tokenizer is not None and not host.tokenizer.has_chat_template
+    if raw:
+        console.say("note: this model has no chat template, so it continues the prompts as they are")
+    settings = settle({"raw": True} if raw else {})
+    ids = []
+    for i, prompt in enumerate(prompts, start=1):
+        try:
+            ids.append(prompt_ids(prompt, host.tokenizer, settings, host.target.vocabulary, host.context))
+        except PromptError as fault:
+            raise PromptError(f"prompt {i}: {fault}") from fault
+    return ids
 
 
 def _drafting(args: argparse.Namespace) -> tuple[str | Drafter, int | str | None]:

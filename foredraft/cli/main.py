@@ -21,6 +21,7 @@ VERBS: Final = {
     "chat": "talk with a model; each turn feeds only what is new",
     "certify": "check a model and its drafters against plain decoding",
     "cache": "show, clear and fill the cache of recent text that --cache-scope copies from",
+    "train": "find out which of a model's own layers draft best for it",
     "models": "list the models that are here and those that are known; fetch and remove",
     "doctor": "say what this machine has and what will be used",
 }
@@ -67,7 +68,7 @@ def _run(words: list[str], console: Console) -> int:
     module = importlib.import_module(f"foredraft.cli.{verb}")
     parser = Parser(f"foredraft {verb}", VERBS[verb])
     module.add_arguments(parser)
-    args = parser.read(words[1:], mixed=verb in ("models", "cache"))
+    args = parser.read(words[1:], mixed=verb in ("models", "cache", "train"))
     console.choose_colour(args.color)
     return int(module.run(args, console))
 

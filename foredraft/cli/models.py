@@ -116,9 +116,12 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
             raise OptionError(f"{entry['name']} lies in the hub's own cache, which others use too: use `hf cache rm`")
         weights = (folder / "config.json").is_file()  # a GGUF that is kept as it came has no packed form
         packed = list((cache / "packed").glob(f"{folder_identity(folder)}-*")) if weights else []
+        found = list((cache / "layers").glob(f"{folder_identity(folder)}.*")) if weights else []
         try:
             for part in (folder, *packed):
                 shutil.rmtree(part)
+            for file in found:
+                file.unlink()
         except OSError as fault:
             raise StorageError(f"{folder} cannot be removed: {fault.strerror}") from fault
     freed = sum(entry["bytes"] for entry in chosen)

@@ -9,7 +9,7 @@ from typing import Final
 _SINGLE: Final = frozenset(
     {
         "temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system",
-        "raw", "tokens", "samples", "prediction",
+        "raw", "tokens", "samples", "prediction", "minutes",
     }
 )  # fmt: skip
 _DOUBLE: Final = frozenset(

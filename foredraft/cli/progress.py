@@ -26,11 +26,11 @@ class Progress:
         """Show that ``done`` bytes of ``total`` (0: unknown) are there."""
         self._advance(done, total, label, "B")
 
-    def count(self, done: int, total: int, label: str) -> None:
-        """Show that ``done`` pieces of work of ``total`` are done."""
-        self._advance(done, total, label, "")
+    def count(self, done: int, total: int, label: str, note: str = "") -> None:
+        """Show that ``done`` pieces of work of ``total`` are done, and behind the bar what there is to say of it."""
+        self._advance(done, total, label, "", note)
 
-    def _advance(self, done: int, total: int, label: str, unit: str) -> None:
+    def _advance(self, done: int, total: int, label: str, unit: str, note: str = "") -> None:
         with self._lock:
             if label != self._label:
                 self._close()
@@ -38,6 +38,8 @@ class Progress:
                 self._begin(total, unit)
             if self._bar is not None:
                 self._bar.total = total or None
+                if note:
+                    self._bar.set_postfix_str(note, refresh=False)
                 self._bar.update(done - self._bar.n)
                 if total and done >= total:
                     self._close()

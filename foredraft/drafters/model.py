@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from array_api_compat import array_namespace
 
@@ -14,11 +15,38 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
-from foredraft.models.target import CachedTarget
+
+
+class DraftModel(Protocol):
+    """What drafts: a model with a cache of its own (``CachedTarget``), or a view of the target (``LayersView``)."""
+
+    @property
+    def context(self) -> int:
+        """Positions it was made for."""
+        ...
+
+    def begin(self, sequence: Text) -> None:
+        """Meet a sequence."""
+        ...
+
+    def ready(self, sequence: Text) -> bool:
+        """Say whether it can draft for a sequence now."""
+        ...
+
+    def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
+        """Return the logits [B, V] after each sequence's tokens and the guesses that follow them.
+
+        In one draft a sequence is asked for its own tokens first, then with each guess added in turn.
+        """
+        ...
+
+    def end(self, sequence: Text) -> None:
+        """Forget a sequence."""
+        ...
 
 
 class ModelDrafter:
-    """Drafts a chain with a model of its own cache, which catches up whenever it is asked.
+    """Drafts a chain with a model that has a cache of its own, or with a view of the target.
 
     ``vocabulary`` is the target's V: a draft model with fewer or more rows of padding is cut or filled to it.
     ``temperature`` is the drafter's own (None: the request's); the text stays exact at any value, because each guess
@@ -26,12 +54,17 @@ class ModelDrafter:
     draft model's context is no longer drafted for.
     """
 
-    name = "model"
     taps: tuple[int, ...] = ()
 
     def __init__(
-        self, model: CachedTarget, vocabulary: int, temperature: float | None = None, draft_tokens: int | None = None
+        self,
+        model: DraftModel,
+        vocabulary: int,
+        temperature: float | None = None,
+        draft_tokens: int | None = None,
+        name: str = "model",
     ) -> None:
+        self.name = name
         self.model = model
         self.vocabulary = vocabulary
         self.temperature = temperature
@@ -43,7 +76,7 @@ class ModelDrafter:
 
     def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
         """Guess a token at a time, one batched pass for all the sequences that still find it worth it."""
-        chains = [_Chain() for _ in sequences]
+        chains = [_Chain(ended=not self.model.ready(sequence)) for sequence in sequences]
         while going := [i for i, c in enumerate(chains) if self._goes_on(c, sequences[i], quotes[i])]:
             texts = [(sequences[i], sequences[i].tokens + chains[i].tokens) for i in going]
             logits = self.model.extend(texts)  # [B, V]

@@ -67,6 +67,7 @@ class NativeModel:
         self.dtype = dtype
         self.vocabulary = spec.vocabulary
         self.context = spec.context
+        self.layers = spec.layers
         self.threads = cores() if threads is None else threads
         if not 1 <= self.threads <= 1024:
             raise OptionError(f"threads must be from 1 to 1024, not {threads}")

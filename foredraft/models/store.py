@@ -88,6 +88,21 @@ def building(final: Path) -> Iterator[Path]:
         _settle(partial, final)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all; what was there before is replaced. Raises StorageError."""
+    partial = path.with_name(f"{_PARTIAL}{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            sync(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
 def sweep(cache: Path) -> None:
     """Remove what builders that died left in ``cache``; those of living processes stay."""
     for partial in cache.glob(f"{_PARTIAL}*"):

@@ -109,6 +109,10 @@ class CachedTarget:
         """
         return self._run([(s, tokens) for s, tokens in batch], [Draft()] * len(batch), ()).logits
 
+    def ready(self, sequence: Text) -> bool:  # noqa: ARG002 - a cache of its own catches up by itself
+        """Say whether ``extend`` can serve a sequence: always."""
+        return True
+
     def rewind(self, sequence: Text, length: int) -> None:
         """Forget all but the first ``length`` tokens of a sequence; all of them where the model cannot rewind."""
         slot = self.slots.slot(sequence)

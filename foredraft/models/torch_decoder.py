@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.core.draft import Array, Scored
-from foredraft.errors import OptionError, WeightsError
+from foredraft.errors import ModelError, OptionError, WeightsError
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.rope import Rope, tables
 from foredraft.models.spec import DecoderSpec
@@ -42,6 +43,7 @@ class TorchDecoder:
         self.dtype = DTYPES[dtype]
         self.vocabulary = spec.vocabulary
         self.context = spec.context
+        self.layers = spec.layers
         # one row takes another path through torch's bfloat16 product, with other roundings; two rows cost no more
         self._in_pairs = self.device.type == "cpu" and self.dtype is torch.bfloat16
         self._slots: dict[int, Tensor] = {}  # slot -> [layers, 2, kv_heads, room, head_dim]
@@ -68,9 +70,21 @@ class TorchDecoder:
         scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
         self._embedding_scale = float(scale.to(self.dtype)) if spec.embedding_rounded else spec.embedding_scale
 
-    @torch.inference_mode()
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
         """Run the rows of several slots in one pass; see Model."""
+        return self.run(rows, taps)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        rows: Sequence[Rows],
+        taps: tuple[int, ...] = (),
+        *,
+        sub_layers: Sequence[int] | None = None,
+        hidden: Array | None = None,
+    ) -> Scored:
+        """Run rows through some of the model; see Layered. ``hidden`` lies where the model does."""
+        parts = _parts(sub_layers, self.layers)
         seats, positions = self._seats(rows)
         tokens = [token for row in rows for token in row.tokens]
         count = len(tokens)
@@ -79,21 +93,30 @@ class TorchDecoder:
         wanted, starts = wanted_rows(rows)
         place = torch.tensor(positions, device=self.device)
         turns = {rope: (cos[place], sin[place]) for rope, (cos, sin) in self._turns_up_to(max(positions) + 1).items()}
-        x = F.embedding(torch.tensor(tokens, device=self.device), self._embedding)
-        if self._embedding_scale != 1.0:
-            x = x * self._embedding_scale
+        x = self._enter(tokens, hidden)
         pick = None if len(wanted) == count else torch.tensor(wanted, dtype=torch.int64, device=self.device)
-        hidden = {}
+        tapped = {}
         for number, layer in enumerate((None, *self._layers), -1):
             if layer is not None:
                 rope = self.spec.ropes[number]
-                x = layer(x, None if rope is None else turns[rope], seats)
+                if 2 * number in parts:
+                    x = layer.attend(x, None if rope is None else turns[rope], seats)
+                if 2 * number + 1 in parts:
+                    x = layer.gate(x)
             if number in taps:
-                hidden[number] = self._give(x[:count] if pick is None else x[pick])
+                tapped[number] = self._give(x[:count] if pick is None else x[pick])
         logits = self._logits(x if pick is None else x[pick])[: len(wanted)]
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return Scored(self._give(logits), starts, hidden)
+        return Scored(self._give(logits), starts, tapped)
+
+    def _enter(self, tokens: Sequence[int], hidden: Array | None) -> Tensor:
+        """Return what enters the first layer: the tokens' embeddings, or the hidden rows that were handed in."""
+        if hidden is not None:
+            x = torch.as_tensor(hidden).to(self.device, self.dtype)
+            return x.expand(len(tokens), -1) if x.shape[0] == 1 else x
+        x = F.embedding(torch.tensor(tokens, device=self.device), self._embedding)
+        return x if self._embedding_scale == 1.0 else x * self._embedding_scale
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Move the kept rows together; see Model. Rows that already follow each other stay where they are."""
@@ -159,6 +182,17 @@ class TorchDecoder:
         """Return a result at float32 or wider: numpy on the CPU, torch on a GPU."""
         x = x.float() if x.dtype is torch.bfloat16 else x
         return x.numpy() if self.device.type == "cpu" else x
+
+
+def _parts(sub_layers: Sequence[int] | None, layers: int) -> Container[int]:
+    """Return the sub-layers to run. Raises ModelError for one that is not there or out of order."""
+    if sub_layers is None:
+        return range(2 * layers)
+    if any(not 0 <= part < 2 * layers for part in sub_layers):
+        raise ModelError("there is no such sub-layer to run")
+    if any(a >= b for a, b in pairwise(sub_layers)):
+        raise ModelError("sub-layers must be increasing")
+    return frozenset(sub_layers)
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:

@@ -146,14 +146,17 @@ class Layer:
         full = spec.qk_norm == "full"
         self.full_norms = (reader.norm(q_norm, q), reader.norm(k_norm, kv)) if full else None
 
-    def __call__(self, x: Tensor, turn: tuple[Tensor, Tensor] | None, seats: Sequence[Seat]) -> Tensor:
-        """Run the layer: [R, H] -> [R, H]. ``turn`` are the cosines and sines [R, 1, dim] of each row's position.
+    def attend(self, x: Tensor, turn: tuple[Tensor, Tensor] | None, seats: Sequence[Seat]) -> Tensor:
+        """Run the attention: [R, H] -> [R, H]. ``turn`` are the cosines and sines [R, 1, dim] of each row's position.
 
         Effects: writes the rows' keys and values into their seats.
         """
         h = x if self.before_attention is None else self.before_attention(x)
         h = self.o(self._attention(self.qkv(h), turn, seats))
-        x = self._add(x, h, self.after_attention)
+        return self._add(x, h, self.after_attention)
+
+    def gate(self, x: Tensor) -> Tensor:
+        """Run the gated layer: [R, H] -> [R, H]."""
         h = x if self.before_gated is None else self.before_gated(x)
         h = self.gate_up(h)
         gate, up = h[:, : self.spec.mlp], h[:, self.spec.mlp :]

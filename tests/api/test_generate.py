@@ -212,7 +212,6 @@ def test_a_strangers_drafter_is_an_object(tiny: Path, lm: LanguageModel) -> None
         ("nonsense", "unknown drafter 'nonsense'"),
         ("model", "needs a model"),
         ("model:/nowhere/at/all", "."),
-        ("layers", "not in this version yet"),
         ("heads:x", "not in this version yet"),
         ("lookup+", "unknown drafter ''"),
         ("no.such.module:Class", "No module named 'no'"),

@@ -75,7 +75,7 @@ def drafters(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> lis
 def test_the_table_names_every_option() -> None:
     """Those not in it say where text comes from, not what it is."""
     plumbing = {"max_tokens", "seed", "system", "raw", "drafter", "draft_tokens", "rule", "max_new_tokens", "do_sample"}
-    plumbing |= {"assistant_model", "prompt_lookup_num_tokens", "num_assistant_tokens"}
+    plumbing |= {"assistant_model", "prompt_lookup_num_tokens", "num_assistant_tokens", "assistant_early_exit"}
     assert set(Options.__annotations__) - plumbing == set(OPTIONS) - {"greedy"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from typing import Any
 
 import pytest
@@ -126,6 +127,17 @@ def test_progress_on_a_terminal_leaves_nothing_behind() -> None:
     progress.close()
     erase = "\r\x1b[K"  # and no bar: it was over in a moment
     assert screen.getvalue() == f"{erase}\x1b[2mloading …\x1b[0m{erase}{erase}\x1b[2mfetching …\x1b[0m{erase}"
+
+
+def test_a_note_stands_behind_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.cli.progress._MOMENT", 0.0)
+    screen = Screen()
+    progress = Progress(screen)
+    progress.count(1, 30, "searching", "best 1.1x")
+    time.sleep(0.12)  # a bar is drawn ten times a second
+    progress.count(2, 30, "searching", "best 1.2x")
+    progress.close()
+    assert "best 1.2x" in screen.getvalue()
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "2 kB"), (92_871_040, "92.9 MB")])

@@ -1,0 +1,314 @@
+"""Self-speculation: the text stays the target's own, the cache too, and what cannot be drafted with is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+import foredraft
+from foredraft import Draft, LanguageModel
+from foredraft.core.noise import Noise
+from foredraft.core.round import run_round
+from foredraft.core.sequence import Sequence as Text
+from foredraft.drafters.first import FirstOf
+from foredraft.drafters.model import ModelDrafter
+from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.errors import DrafterError, ModelError, StorageError
+from foredraft.models.identity import folder_identity
+from foredraft.models.layer_choice import (
+    DRAFT_TOKENS,
+    LayerChoice,
+    choice_file,
+    find_choice,
+    read_choice,
+    write_choice,
+)
+from foredraft.models.layers_view import LayersView, default_sub_layers, early_exit
+from foredraft.models.model import Rows
+from foredraft.models.target import CachedTarget
+from tests.models.checkpoints import FAMILIES, make_checkpoint
+from tests.models.test_torch_decoder import TEXT, TREE, chain, open_decoder
+from tests.native.test_forward import close, open_native
+from tests.tiny import make_chat_model
+
+PROMPTS = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]
+SOME = (0, 1, 2, 5)  # of six
+CHOICE = LayerChoice(
+    model="tiny", identity="0", layers=3, sub_layers=SOME, draft_tokens=2, agreement=0.5, cost=0.6,
+    predicted_speedup=1.1, measured_speedup=1.2, plain_tokens_per_s=10.0, predicted_tokens_per_s=11.0,
+    measured_tokens_per_s=12.0, tier="native-avx2", dtype="bf16", machine="here", date="2026-01-01",
+)  # fmt: skip
+
+
+class Bushes:
+    """Guesses a tree now and then, so that its rows are moved together, and leaves the rest to others."""
+
+    name = "bushes"
+    taps: tuple[int, ...] = ()
+
+    def begin(self, sequence: Any) -> None: ...
+
+    def propose(self, sequences: Sequence[Any], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Draft]:
+        tree = Draft((7, 97, 98, 98, 97), (-1, -1, 1, -1, 3))
+        return [Draft() if len(s) % 3 else tree for s in sequences]
+
+    def observe(self, sequences: Sequence[Any], outcomes: Sequence[Any], scored: Any) -> None: ...
+
+    def end(self, sequence: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_chat_model(tmp_path_factory.mktemp("layers") / "tiny")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}],
+    ids=["native bf16", "native f32", "torch f64"],
+)
+def lm(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return foredraft.load(tiny, drafter="none", threads=1, cache=tmp_path_factory.mktemp("cache"), **request.param)
+
+
+@pytest.fixture
+def target(tiny: Path) -> CachedTarget:
+    return CachedTarget(open_decoder(tiny, dtype="f64"))
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.3, "seed": 1, "n": 2}])
+def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
+    plain = [lm.generate(prompt, max_tokens=24, **options) for prompt in PROMPTS]
+    joined = FirstOf([Bushes(), ModelDrafter(LayersView(lm.host.target, SOME), lm.host.target.vocabulary)])
+    for drafter in ("layers", "layers:1", "layers:3", "lookup+layers", joined):
+        for draft_tokens in (1, 4):
+            asked = {"max_tokens": 24, "drafter": drafter, "draft_tokens": draft_tokens, **options}
+            alone = [lm.generate(prompt, **asked) for prompt in PROMPTS]
+            for found in (alone, lm.generate(PROMPTS, **asked)):
+                for ours, theirs in zip(found, plain, strict=True):
+                    assert [c.token_ids for c in ours.choices] == [c.token_ids for c in theirs.choices]
+            assert sum(result.speculative.drafted for result in alone) > 0
+            if drafter == "layers:3":  # all of them: the target's own guesses, to the bit in the native pass
+                assert alone[0].speculative.acceptance_rate == 1.0
+
+
+def test_a_draft_leaves_the_cache_as_it_was(target: CachedTarget, tiny: Path) -> None:
+    """Bit for bit at every committed position, and in what the slot is believed to hold; so after verification too."""
+    text = Text([*b"hello hello", 3], limit=60, prompt_length=1)
+    drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
+    target.begin(text)
+    run_round([text], target, drafter, FixedPlanner(0))
+    for _ in range(6):
+        slot = target.slots.slot(text)
+        assert slot is not None
+        cache = target.model._slots[slot]  # type: ignore[attr-defined]
+        before = cache.clone()
+        held = list(target.slots.held(slot))
+        drafts = drafter.propose([text], [FixedQuote(4)], [Noise(0)])
+        assert len(drafts[0]) == 4
+        committed = len(text) - 1
+        assert (cache[:, :, :, :committed] == before[:, :, :, :committed]).all()
+        assert not (cache == before).all()
+        assert target.slots.held(slot) == held == text.tokens[:-1]
+        run_round([text], target, drafter, FixedPlanner(4))
+    assert len(text) > 14
+    again = CachedTarget(open_decoder(tiny, dtype="f64")).score([Text(list(text.tokens), limit=60)], [Draft()]).logits
+    np.testing.assert_allclose(target.score([text], [Draft()]).logits, again, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_the_native_pass_scores_the_same_bits_after_a_draft(tiny: Path, dtype: str) -> None:
+    model = open_native(tiny, dtype, threads=1)
+    guesses = Draft.chain((5, 6, 7, 8, 9))
+    scores = []
+    for drafting in (False, True):
+        target, text = CachedTarget(model), Text([*range(40)], limit=99)
+        model.release(0)
+        target.begin(text)
+        target.score([text], [Draft()])
+        target.rewind(text, len(text) - 1)
+        if drafting:
+            drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
+            assert len(drafter.propose([text], [FixedQuote(7)], [Noise(0)])[0]) == 7
+        scores.append(target.score([text], [guesses], (0, 1, 2)))
+    np.testing.assert_array_equal(scores[0].logits, scores[1].logits)
+    for layer in range(3):
+        np.testing.assert_array_equal(scores[0].hidden[layer], scores[1].hidden[layer])
+
+
+def test_nothing_is_drafted_where_the_target_lacks_more_than_the_last_token(target: CachedTarget) -> None:
+    text, stranger = Text([*b"hello"], limit=60), Text([1, 2, 3], limit=60)
+    view = LayersView(target, SOME)
+    drafter = ModelDrafter(view, target.vocabulary)
+
+    def drafted(sequence: Text) -> int:
+        return len(drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0])
+
+    assert drafted(stranger) == 0
+    target.begin(text)
+    drafter.begin(text)
+    assert drafted(text) == 0  # the prompt was not read
+    run_round([text], target, drafter, FixedPlanner(0))
+    assert drafted(text) == 3
+    target.score([text], [Draft()])
+    assert drafted(text) == 0  # a pass that was never kept: the slot is believed to hold the last token
+    target.rewind(text, len(text) - 1)
+    assert drafted(text) == 3
+    target.rewind(text, 2)
+    assert drafted(text) == 0
+    with pytest.raises(DrafterError, match="does not hold this sequence"):
+        view.extend([(text, text.tokens)])
+
+
+def test_beside_a_sequence_that_is_not_ready_others_draft(target: CachedTarget) -> None:
+    texts = [Text([*b"hello"], limit=60), Text([*b"other"], limit=60)]
+    drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
+    for text in texts:
+        target.begin(text)
+    run_round(texts, target, drafter, FixedPlanner(0))
+    target.rewind(texts[0], 1)
+    drafts = drafter.propose(texts, [FixedQuote(2)] * 2, [Noise(0)] * 2)
+    assert [len(draft) for draft in drafts] == [0, 2]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_of_a_pass_in_torch_are_the_native_ones(family: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(family, tmp_path)
+    ours, theirs = open_decoder(folder, dtype="f32"), open_native(folder, "f32", threads=1)
+    for rows in ([chain(TEXT, 0, 20, 7)], [Rows(0, 20, (5, 9, 11, 5, 40, 41), TREE, 6)]):
+        whole = ours.forward(rows, taps=(-1, 0, 1))
+        for parts in (SOME, (3,), (), range(4)):
+            a, b = (model.run(rows, (-1, 1), sub_layers=parts) for model in (ours, theirs))
+            close(a.logits, b.logits)
+            close(a.hidden[1], b.hidden[1])
+            ours.forward(rows)  # what was written by a part is written anew
+            theirs.forward(rows)
+    last = ours.run([rows[0]], hidden=whole.hidden[0], sub_layers=range(2, 2 * ours.layers))
+    np.testing.assert_array_equal(last.logits, whole.logits)
+
+
+def test_sub_layers_that_are_not_there(tiny: Path) -> None:
+    model = open_decoder(tiny, dtype="f32")
+    for wrong, says in (((0, 0), "increasing"), ((6,), "no such sub-layer"), ((-1,), "no such sub-layer")):
+        with pytest.raises(ModelError, match=says):
+            model.run([chain(TEXT, 0, 2)], sub_layers=wrong)
+
+
+def test_what_a_view_refuses(target: CachedTarget) -> None:
+    with pytest.raises(DrafterError, match="skips every sub-layer"):
+        LayersView(target, ())
+    with pytest.raises(DrafterError, match="there is no sub-layer 6: a model of 3 layers has 0 to 5"):
+        LayersView(target, (0, 6))
+    with pytest.raises(DrafterError, match="there is no sub-layer -1"):
+        LayersView(target, (-1, 2))
+
+
+def test_transformers_name_for_an_early_exit(lm: LanguageModel) -> None:
+    exited = lm.generate("abc", max_tokens=12, assistant_early_exit=2, num_assistant_tokens=3)
+    assert exited.drafter == "layers"
+    assert exited.speculative == lm.generate("abc", max_tokens=12, drafter="layers:2", draft_tokens=3).speculative
+
+
+def test_an_exit_deeper_than_the_model(lm: LanguageModel) -> None:
+    for depth in ("0", "4"):
+        with pytest.raises(DrafterError, match=f"exit after layer {depth} is not in a model of 3 layers: name 1 to 3"):
+            lm.generate("abc", drafter=f"layers:{depth}")
+
+
+def test_the_generic_path_has_no_layers_to_leave_out(tiny: Path) -> None:
+    module = AutoModelForCausalLM.from_pretrained(tiny).eval()
+    with pytest.raises(DrafterError, match="layers is not available for a model that runs through transformers"):
+        foredraft.load(module, drafter="layers")
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 6, 30, 61])
+def test_the_default_leaves_out_every_second_layer_of_the_middle_third(layers: int) -> None:
+    kept = default_sub_layers(layers)
+    out = sorted({part // 2 for part in range(2 * layers) if part not in kept})
+    assert kept
+    assert out
+    assert all(b - a == 2 for a, b in pairwise(out))
+    if layers >= 3:
+        assert layers // 3 == out[0]
+        assert out[-1] < 2 * layers // 3
+        assert all({2 * layer, 2 * layer + 1}.isdisjoint(kept) for layer in out)
+    assert early_exit(layers, layers) == tuple(range(2 * layers))
+
+
+def test_a_choice_is_found_beside_the_model(lm: LanguageModel, tiny: Path) -> None:
+    identity = folder_identity(tiny)
+    assert lm.host.identity == identity
+    path = choice_file(lm.host.cache, identity)
+    assert find_choice("", lm.host.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS)
+    write_choice(path, replace(CHOICE, identity=identity))
+    try:
+        assert find_choice("", lm.host.cache, "tiny", identity, 3) == (SOME, 2)
+        assert find_choice(str(path), Path("/nowhere"), "tiny", identity, 3) == (SOME, 2)
+        assert read_choice(path) == replace(CHOICE, identity=identity)
+        result = lm.generate("abab", max_tokens=20, drafter="layers", draft_temperature=0.1)
+        assert result.drafter == "layers"
+        assert result.speculative.drafted <= 2 * result.speculative.rounds
+    finally:
+        path.unlink()
+
+
+def test_a_choice_for_another_model(lm: LanguageModel, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    write_choice(path, CHOICE)
+    both = rf"was made for tiny \(0\), not for {lm.host.name} \({lm.host.identity}\)"
+    with pytest.raises(DrafterError, match=both):
+        lm.generate("abc", drafter=f"layers:{path}")
+    stale = choice_file(tmp_path, "1")
+    write_choice(stale, CHOICE)
+    with pytest.raises(
+        DrafterError, match=r"made for tiny \(0\), not for tiny \(1\): foredraft train layers makes one"
+    ):
+        find_choice("", tmp_path, "tiny", "1", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "no choice of layers of format 1"),
+        ({"format": 2}, "no choice of layers of format 1"),
+        ({"sub_layers": []}, "skips every sub-layer"),
+        ({"sub_layers": [6]}, "no sub-layer 6"),
+        ({"sub_layers": ["0"]}, "its sub_layers is missing or of another kind"),
+        ({"draft_tokens": 0}, "its draft_tokens is missing"),
+        ({"agreement": None}, "its agreement is missing"),
+        ({"layers": 4}, "was made for"),
+    ],
+)
+def test_a_file_that_is_no_choice(change: Any, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    write_choice(path, CHOICE)
+    text = change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change})
+    path.write_text(text)
+    with pytest.raises(DrafterError, match=says):
+        find_choice(str(path), tmp_path, "tiny", "0", 3)
+
+
+def test_a_choice_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(DrafterError, match=r"there is no file .*absent\.json: foredraft train layers makes one"):
+        find_choice(str(tmp_path / "absent.json"), tmp_path, "tiny", "0", 3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_choice(tmp_path / "file" / "choice.json", CHOICE)
+    with pytest.raises(StorageError, match="cannot be read"):
+        read_choice(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_it_is_not_chosen_unless_asked_for(lm: LanguageModel) -> None:
+    assert not replace(CHOICE, measured_speedup=1.03).pays
+    assert replace(CHOICE, measured_speedup=1.031).pays
+    assert lm.generate([1, 2, 3], max_tokens=2, drafter="auto").drafter == "suffix"

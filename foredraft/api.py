@@ -22,7 +22,7 @@ from foredraft.measure.watch import LawWatch
 from foredraft.models.store import Progress
 from foredraft.options import Options, Settings, draft_length, settle
 from foredraft.prompts import Prompt, is_batch
-from foredraft.recent import CACHE_TOKENS, RecentText
+from foredraft.recent import CACHE_TOKENS, RecentText, check_cache
 from foredraft.request import Request, Requests
 from foredraft.result import Predicted, Result, Speculative, Timings
 
@@ -65,6 +65,7 @@ def load(
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
     began = perf_counter()
+    check_cache(cache_tokens, share_cache)
     if isinstance(drafter, str):
         check_names(drafter)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
@@ -101,11 +102,14 @@ class LanguageModel:
         self._recent.remember(text, scope)
 
     def forget(self, scope: str) -> None:
-        """Drop the recent text of a scope, in memory and on disk; a process that holds it may save it again."""
+        """Drop the recent text of a scope, in memory and on disk; others save only what they hear from then on.
+
+        Raises OptionError or StorageError.
+        """
         self._recent.forget(scope)
 
     def load_cache(self, scope: str) -> None:
-        """Add the recent text that was saved for a scope. Raises StorageError for a file that cannot be used."""
+        """Add the recent text that was saved for a scope. Raises StorageError for files that cannot be used."""
         self._recent.load(scope)
 
     def save_cache(self, scope: str) -> int:
@@ -180,6 +184,7 @@ class LanguageModel:
         """Return what the answers to one prompt came to."""
         host, first = self.host, requests[0]
         choices = [request.choice(host.tokenizer) for request in requests]
+        predicted = _predicted(requests, settings, drafter)
         return Result(
             model=host.name,
             system_fingerprint=host.fingerprint,
@@ -194,11 +199,11 @@ class LanguageModel:
             speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter)),
             timings=Timings.of(tally, self.load_s),
             choices=choices,
-            notices=self._notices(settings, drafter),
-            prediction=_predicted(requests, settings, drafter),
+            notices=self._notices(settings, drafter, predicted),
+            prediction=predicted,
         )
 
-    def _notices(self, settings: Settings, drafter: Drafter) -> list[str]:
+    def _notices(self, settings: Settings, drafter: Drafter, predicted: Predicted | None) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
         notices = []
         if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
@@ -208,6 +213,8 @@ class LanguageModel:
         unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
         if unused and self._drafters.off(settings, drafter) is not None:
             notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
+        elif predicted == Predicted(0, 0):
+            notices.append("prediction had no use: no guess was copied from it")
         if self.watch is not None and self.watch.alarmed:
             notices.append(
                 f"the watch found texts that do not have the model's law (after {self.watch.alarmed_after} tokens;"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from foredraft.cli import arguments, figures
 from foredraft.cli.console import Console
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 0
     if args.prompt is not None:
         raise PromptError("a prompt and --prompts are both there: give one")
-    lines = read_lines(args.prompts, console.stdin)
+    lines = read_lines(args.prompts, console.stdin, predictions=True)
     if args.raw and any(len(line.turns) > 1 for line in lines):
         raise PromptError("--raw has no turns: leave it out, or give each line one prompt")
     if several(options) and any(len(line.turns) > 1 for line in lines):
@@ -133,14 +133,15 @@ def _many(
     try:
         for done, line in enumerate(lines):
             console.progress.status(f"prompt {done + 1} of {len(lines)} …")
-            _line(model, line, options, pen, entries, console)
+            own = options if line.prediction is None else cast("Options", {**options, "prediction": line.prediction})
+            _line(model, line, own, pen, entries, console)
     finally:
         results = [result for _, result in entries]
         if args.json:
             document: dict[str, Any] = {"results": [{**place, **result.to_dict()} for place, result in entries]}
             console.print(json.dumps({**document, **figures.totals(results)}))
         if results:
-            for notice in results[-1].notices:
+            for notice in figures.notices(results):
                 console.say(as_options(notice))
             _remarks(pen, figures.lines_total(results), console)
 

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from foredraft.errors import OptionError
 
@@ -45,6 +45,22 @@ class Parser(argparse.ArgumentParser):
         if complaint.startswith("expected "):
             raise OptionError(f"{name} needs a value")
         raise OptionError(f"{name} {complaint}" if complaint.startswith("must ") else f"{name}: {complaint}")
+
+
+class Once(argparse.Action):
+    """Takes a value, and refuses a second one rather than forget the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse calls it so
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        """Keep the value. Raises OptionError for a second."""
+        if getattr(namespace, self.dest) is not None:
+            raise OptionError(f"{option} is there twice: give one")
+        setattr(namespace, self.dest, values)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from foredraft.errors import PromptError
+
+# what a line may have: the prompt, and what collections of questions note beside it
+_KNOWN: Final = ("prompt", "turns", "id", "question_id", "category", "reference")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file of prompts: the texts to say in turn."""
+    """One line of a file of prompts: the texts to say in turn, and the answer that is expected, if one is."""
 
     number: int  # from 1
     turns: tuple[str, ...]
+    prediction: str | None = None
 
 
 def read_prompt(word: str | None, stdin: TextIO) -> str:
@@ -34,18 +38,23 @@ def read_prompt(word: str | None, stdin: TextIO) -> str:
     return _full(text.removesuffix("\n"), "stdin" if word == "-" else word[1:])
 
 
-def read_lines(name: str, stdin: TextIO) -> list[Line]:
-    """Return the prompts of a file of JSON lines (``-`` is stdin). Raises PromptError, which names a bad line."""
+def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[Line]:
+    """Return the prompts of a file of JSON lines (``-`` is stdin), with ``predictions`` only where they are used.
+
+    Raises PromptError, which names a bad line.
+    """
     text = _read_stdin(stdin) if name == "-" else _read_file(name)
     lines = [
-        Line(i, _turns(line, f"{name}, line {i}")) for i, line in enumerate(text.split("\n"), start=1) if line.strip()
+        _line(i, line, f"{name}, line {i}", predictions)
+        for i, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
     ]
     if not lines:
         raise PromptError(f"{name} holds no prompts: it needs a JSON object a line, with prompt or turns")
     return lines
 
 
-def _turns(text: str, where: str) -> tuple[str, ...]:
+def _line(number: int, text: str, where: str, predictions: bool) -> Line:
     try:
         line = json.loads(text)
     except ValueError as fault:
@@ -55,7 +64,17 @@ def _turns(text: str, where: str) -> tuple[str, ...]:
     turns: Any = [line["prompt"]] if "prompt" in line else line["turns"]
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise PromptError(f"{where}: a prompt is text, turns a list of texts, none of them empty")
-    return tuple(turns)
+    known = (*_KNOWN, "prediction") if predictions else _KNOWN
+    for key in line:
+        if key not in known:
+            raise PromptError(f"{where} has {key!r:.40}, which is not known here: it may have {', '.join(known)}")
+    prediction = line.get("prediction")
+    if prediction is not None:
+        if not isinstance(prediction, str) or not prediction:
+            raise PromptError(f"{where}: a prediction is text that is not empty")
+        if len(turns) > 1:
+            raise PromptError(f"{where}: a prediction is of one answer, and there are {len(turns)} turns")
+    return Line(number, tuple(turns), prediction)
 
 
 def _full(text: str, where: str) -> str:

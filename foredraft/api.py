@@ -23,9 +23,9 @@ from foredraft.models.store import Progress
 from foredraft.notices import notices_of
 from foredraft.options import Options, Settings, draft_length, draft_warmth, settle
 from foredraft.prompts import Prompt, is_batch
-from foredraft.recent import CACHE_TOKENS, RecentText
+from foredraft.recent import CACHE_TOKENS, RecentText, check_cache
 from foredraft.request import Request, Requests
-from foredraft.result import Result, Speculative, Timings
+from foredraft.result import Predicted, Result, Speculative, Timings
 from foredraft.sampling_options import switch
 from foredraft.strangers import check_drafter
 
@@ -68,18 +68,16 @@ def load(
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
     began = perf_counter()
-    if isinstance(drafter, str):
-        check_names(drafter)
-    else:
-        check_drafter(drafter)
-    watched, shared = switch("watch", watch), switch("share_cache", share_cache)
+    check_cache(cache_tokens, share_cache)
+    _ = check_names(drafter) if isinstance(drafter, str) else check_drafter(drafter)
+    watched = switch("watch", watch)
     if not isinstance(cache, str | Path | None):
         raise OptionError(f"cache must be the path of a folder, not {cache!r:.60}")
     length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
     folder, vocabulary = machine.cache_folder, host.target.vocabulary
-    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, shared)
+    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
     drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
     loaded = LanguageModel(host, drafters, recent)
     loaded.watch = LawWatch() if watched else None
@@ -109,11 +107,14 @@ class LanguageModel:
         self._recent.remember(text, scope)
 
     def forget(self, scope: str) -> None:
-        """Drop the recent text of a scope, in memory and on disk; a process that holds it may save it again."""
+        """Drop the recent text of a scope, in memory and on disk; others save only what they hear from then on.
+
+        Raises OptionError or StorageError.
+        """
         self._recent.forget(scope)
 
     def load_cache(self, scope: str) -> None:
-        """Add the recent text that was saved for a scope. Raises StorageError for a file that cannot be used."""
+        """Add the recent text that was saved for a scope. Raises StorageError for files that cannot be used."""
         self._recent.load(scope)
 
     def save_cache(self, scope: str) -> int:
@@ -198,6 +199,7 @@ class LanguageModel:
         """Return what the answers to one prompt came to."""
         host, first = self.host, requests[0]
         choices = [request.choice(host.tokenizer) for request in requests]
+        copied = None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests])
         return Result(
             model=host.name,
             system_fingerprint=host.fingerprint,
@@ -212,15 +214,15 @@ class LanguageModel:
             speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter)),
             timings=Timings.of(tally, self.load_s),
             choices=choices,
-            notices=self._notices(settings, drafter),
-            prediction=None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests]),
+            notices=self._notices(settings, drafter, copied),
+            prediction=copied,
         )
 
-    def _notices(self, settings: Settings, drafter: Drafter) -> list[str]:
+    def _notices(self, settings: Settings, drafter: Drafter, copied: Predicted | None) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
         asked = drafter.drafter if isinstance(drafter, Informed) else drafter
-        alarm = None if self.watch is None else self.watch.notice
-        return notices_of(settings, self._drafters, asked) + ([] if alarm is None else [alarm])
+        alarms = [] if self.watch is None or self.watch.notice is None else [self.watch.notice]
+        return notices_of(settings, self._drafters, asked, copied) + alarms
 
 
 class Running(Iterator[None]):

@@ -8,10 +8,14 @@ from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
 from foredraft.drafting import Drafters
 from foredraft.options import Settings
+from foredraft.result import Predicted
 
 
-def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter) -> list[str]:
-    """Return a sentence for each option that has no effect, or another than one may think, with this drafter."""
+def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied: Predicted | None) -> list[str]:
+    """Return a sentence for each option that has no effect, or another than one may think, with this drafter.
+
+    ``copied`` is what became of a prediction, where there was one.
+    """
     notices = []
     if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
         notices.append(
@@ -22,6 +26,8 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter) -> list
     unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
     if unused and drafters.off(settings, drafter) is not None:
         notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
+    elif copied == Predicted(0, 0):
+        notices.append("prediction had no use: no guess was copied from it")
     return notices + drafters.without_effect(settings, drafter)
 
 

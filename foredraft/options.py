@@ -12,7 +12,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
 from foredraft.models.grammar_source import GrammarSource
-from foredraft.retrieval.store import check_scope
+from foredraft.retrieval.folder import check_scope
 from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, switch, text, whole
 
 MAX_TOKENS: Final = 512
@@ -183,7 +183,7 @@ def _prediction(value: object) -> str | tuple[int, ...] | None:
         return text("prediction", value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not len(value):
         raise OptionError(f"prediction must be text or token ids, and not empty, not {value!r:.60}")
-    return tuple(whole("prediction", token, least=0) for token in value)
+    return tuple(whole("a token of a prediction", token, least=0) for token in value)
 
 
 def _temperature(given: Mapping[str, Any]) -> float:

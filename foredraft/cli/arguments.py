@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from foredraft.cli.console import COLOUR
 from foredraft.cli.files import read_prediction, read_schema
-from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto, wholes
+from foredraft.cli.parser import Once, Parser, number, one_of, whole, whole_or_auto, wholes
 from foredraft.errors import OptionError
 from foredraft.models.registry import DEFAULT_MODEL
 
@@ -51,10 +51,13 @@ def add_copying(parser: Parser, *, prediction: bool) -> None:
     group = parser.add_argument_group("copying")
     if prediction:
         group.add_argument(
-            "--prediction", metavar="FILE", help="the expected answer, or most of it, to copy from first"
+            "--prediction", action=Once, metavar="FILE", help="the expected answer, or most of it, to copy from first"
         )
     group.add_argument(
-        "--cache-scope", metavar="NAME", help="copy from what was said under this name, and remember what is said now"
+        "--cache-scope",
+        action=Once,
+        metavar="NAME",
+        help="copy from what was said under this name, and remember what is said now",
     )
     group.add_argument("--cache-share", action="store_true", help="copy from what was said under any name")
 

@@ -15,9 +15,7 @@ def line(result: Result, *, fed: bool = False) -> str:
     if result.timings.tokens_per_s is not None:
         parts.append(f"{result.timings.tokens_per_s:.1f} tokens/s")
     parts += _speculation(result.drafter, _counts([result]), result.speculative.reason)
-    used = result.prediction
-    if used is not None and used.accepted + used.rejected:
-        parts.append(f"prediction {used.accepted} of {used.accepted + used.rejected} accepted")
+    parts += _predictions([result])
     if fed:
         parts.append(f"{result.prompt_tokens - result.cached_tokens} of {result.prompt_tokens} prompt tokens read")
     return " · ".join([*parts, f"{result.tier} {result.dtype}"])
@@ -32,6 +30,7 @@ def lines_total(results: Sequence[Result]) -> str:
     if (speed := _tokens_per_s(results)) is not None:
         parts.append(f"{speed:.1f} tokens/s")
     parts += _speculation(last.drafter, counts, last.speculative.reason)
+    parts += _predictions(results)
     return " · ".join([*parts, f"{last.tier} {last.dtype}"])
 
 
@@ -45,6 +44,11 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
             for key, value in count.items():
                 into[key] += value
     speculative = {key: counts[key] for key in ("rounds", "drafted", "accepted")}
+    more: dict[str, Any] = {}
+    if (used := _predicted(results)) is not None:
+        more["prediction"] = {"accepted": used[0], "rejected": used[1]}
+    if found := notices(results):
+        more["notices"] = found
     return {
         "prompt_tokens": counts["prompt_tokens"],
         "completion_tokens": counts["completion_tokens"],
@@ -60,11 +64,17 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
             "decode_s": sum(r.timings.decode_s for r in results),
             "tokens_per_s": _tokens_per_s(results),
         },
+        **more,
     }
 
 
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def notices(results: Sequence[Result]) -> list[str]:
+    """Return what the answers' notices say, each once."""
+    return list(dict.fromkeys(notice for result in results for notice in result.notices))
 
 
 def _length(result: Result) -> str:
@@ -74,6 +84,17 @@ def _length(result: Result) -> str:
         failed = sum(choice.fault is not None for choice in result.choices)
         return f"{len(result.choices)} answers, {count}" + (f" ({failed} with an error)" if failed else "")
     return count + notes.get(result.finish_reason or "", " (stopped)")
+
+
+def _predicted(results: Sequence[Result]) -> tuple[int, int] | None:
+    """Return how many tokens of predictions were accepted and how many rejected; None where there was none."""
+    used = [result.prediction for result in results if result.prediction is not None]
+    return (sum(each.accepted for each in used), sum(each.rejected for each in used)) if used else None
+
+
+def _predictions(results: Sequence[Result]) -> list[str]:
+    accepted, rejected = _predicted(results) or (0, 0)
+    return [f"prediction {accepted} of {accepted + rejected} accepted"] if accepted + rejected else []
 
 
 def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from foredraft.cli import arguments, figures
 from foredraft.cli.console import Console
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 0 if whole else _REFUSED
     if args.prompt is not None:
         raise PromptError("a prompt and --prompts are both there: give one")
-    lines = read_lines(args.prompts, console.stdin)
+    lines = read_lines(args.prompts, console.stdin, predictions=True)
     if args.raw and any(len(line.turns) > 1 for line in lines):
         raise PromptError("--raw has no turns: leave it out, or give each line one prompt")
     if several(options) and any(len(line.turns) > 1 for line in lines):
@@ -171,11 +171,14 @@ class Many:
 
     def _line(self, line: Line) -> None:
         """Answer a line. Raises what is wrong of it, once that has its entry."""
+        options = self._options
+        if line.prediction is not None:
+            options = cast("Options", {**options, "prediction": line.prediction})
         try:
-            if several(self._options):
-                self._several(line)
+            if several(options):
+                self._several(line, options)
                 return
-            for stream in _streams(self._model, line, **self._options):
+            for stream in _streams(self._model, line, **options):
                 self._stream(line, stream)
         except _OF_ONE_LINE as fault:
             mine = self._of(line)
@@ -183,8 +186,8 @@ class Many:
                 self._entries.append({"line": line.number, "turn": len(mine), "error": str(fault)})
             raise
 
-    def _several(self, line: Line) -> None:
-        running = self._model.start(line.turns[0], **self._options)
+    def _several(self, line: Line, options: Options) -> None:
+        running = self._model.start(line.turns[0], **options)
         try:
             running.finish()
         finally:
@@ -218,7 +221,7 @@ class Many:
     def _report(self) -> None:
         if self._pen is None:
             self._console.print(json.dumps({"results": self._entries, **figures.totals(self._results)}))
-        for notice in dict.fromkeys(notice for result in self._results for notice in result.notices):
+        for notice in figures.notices(self._results):
             self._console.say(as_options(notice))
         if self._results:
             remarks(self._pen, figures.lines_total(self._results), self._console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +30,10 @@ class Found:
 
 
 def find(paths: Sequence[str]) -> Found:
-    """Return the files under some paths, in order. Raises OptionError for a path that is not there."""
-    found = Found()
-    for path in map(Path, paths):
-        if not path.exists():
-            raise OptionError(f"there is no file or folder {str(path)!r:.100}")
-    for path in map(Path, paths):
-        for each in _walk(path, found) if path.is_dir() else (path,):
+    """Return the files under some paths, in order. Raises OptionError for a path that is not there or not readable."""
+    found, folders = Found(), [_is_folder(path) for path in paths]
+    for path, folder in zip(map(Path, paths), folders, strict=True):
+        for each in _walk(path, found) if folder else (path,):
             _consider(each, found)
     seen: dict[Path, tuple[Path, int]] = {}
     for each, size in found.files:
@@ -59,6 +57,18 @@ def read(path: Path) -> str:
     if not text.strip():
         raise OptionError("empty")
     return text
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        if not name:
+            raise FileNotFoundError  # Path would take it for this folder
+        return stat.S_ISDIR(os.stat(name).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise OptionError(f"there is no file or folder {name!r:.100}") from None
+    except (OSError, ValueError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else fault
+        raise OptionError(f"{name!r:.100} cannot be read: {why}") from fault
 
 
 def _walk(folder: Path, found: Found) -> Iterator[Path]:

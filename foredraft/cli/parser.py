@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from foredraft.errors import OptionError
 
@@ -56,6 +56,22 @@ class Parser(argparse.ArgumentParser):
             hint = f"; one that begins with a dash is joined to it: {name}={dashed[0]:.40}" if dashed else ""
             raise OptionError(f"{name} needs a value{hint}")
         raise OptionError(f"{name} {complaint}" if complaint.startswith("must ") else f"{name}: {complaint}")
+
+
+class Once(argparse.Action):
+    """Takes a value, and refuses a second one rather than forget the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse calls it so
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        """Keep the value. Raises OptionError for a second."""
+        if getattr(namespace, self.dest) is not None:
+            raise OptionError(f"{option} is there twice: give one")
+        setattr(namespace, self.dest, values)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

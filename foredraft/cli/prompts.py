@@ -12,10 +12,11 @@ from foredraft.errors import PromptError
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file of prompts: the texts to say in turn."""
+    """One line of a file of prompts: the texts to say in turn, and the answer that is expected, if one is."""
 
     number: int  # from 1
     turns: tuple[str, ...]
+    prediction: str | None = None
 
 
 def read_prompt(word: str | None, stdin: TextIO) -> str:
@@ -34,18 +35,23 @@ def read_prompt(word: str | None, stdin: TextIO) -> str:
     return _full(text.removesuffix("\n"), "stdin" if word == "-" else word[1:])
 
 
-def read_lines(name: str, stdin: TextIO) -> list[Line]:
-    """Return the prompts of a file of JSON lines (``-`` is stdin). Raises PromptError, which names a bad line."""
+def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[Line]:
+    """Return the prompts of a file of JSON lines (``-`` is stdin), with ``predictions`` only where they are used.
+
+    Raises PromptError, which names a bad line.
+    """
     text = _read_stdin(stdin) if name == "-" else _read_file(name)
     lines = [
-        Line(i, _turns(line, f"{name}, line {i}")) for i, line in enumerate(text.split("\n"), start=1) if line.strip()
+        _line(i, line, f"{name}, line {i}", predictions)
+        for i, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
     ]
     if not lines:
         raise PromptError(f"{name} holds no prompts: it needs a JSON object a line, with prompt or turns")
     return lines
 
 
-def _turns(text: str, where: str) -> tuple[str, ...]:
+def _line(number: int, text: str, where: str, predictions: bool) -> Line:
     try:
         line = json.loads(text)
     except ValueError as fault:
@@ -55,7 +61,18 @@ def _turns(text: str, where: str) -> tuple[str, ...]:
     turns: Any = [line["prompt"]] if "prompt" in line else line["turns"]
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise PromptError(f"{where}: a prompt is text, turns a list of texts, none of them empty")
-    return tuple(turns)
+    from foredraft.options import Options
+
+    for key in line:  # notes of a collection may stand beside a prompt, options may not: nobody would honour them
+        if key in Options.__annotations__ and not (predictions and key == "prediction"):
+            raise PromptError(f"{where} has {key!r}, which is not an option of a line: give it for all of them")
+    prediction = line.get("prediction")
+    if prediction is not None:
+        if not isinstance(prediction, str) or not prediction:
+            raise PromptError(f"{where}: a prediction is text that is not empty")
+        if len(turns) > 1:
+            raise PromptError(f"{where}: a prediction is of one answer, and there are {len(turns)} turns")
+    return Line(number, tuple(turns), prediction)
 
 
 def _full(text: str, where: str) -> str:

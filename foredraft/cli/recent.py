@@ -29,6 +29,14 @@ def recent_text(model: LanguageModel, args: argparse.Namespace, console: Console
         yield
     finally:
         try:
-            model.save_cache(scope)
+            dropped = model.save_cache(scope)
         except StorageError as fault:
             console.say(f"note: the cache of recent text: {fault}")
+        else:
+            if dropped:
+                console.say(f"note: {full(scope, dropped)}")
+
+
+def full(scope: str, dropped: int) -> str:
+    """Return the sentence that says what a full scope has lost."""
+    return f"the scope {scope} is full: its {dropped} oldest token{' is' if dropped == 1 else 's are'} gone"

@@ -2,8 +2,8 @@
 
     magic 8 bytes | version u32 | length of the header u32 | SHA-256 of header and tokens | header, JSON | tokens, i32
 
-All numbers are little-endian. The header names the scope, the tokenizer's fingerprint and how many documents and tokens
-there are; END stands between two documents.
+All numbers are little-endian. The header names the scope, the tokenizer's fingerprint, how many documents and tokens
+there are, how many there may be, and the file's epoch; END stands between two documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foredraft.errors import StorageError
 from foredraft.retrieval.index import END
 
 MAGIC: Final = b"FDRECENT"
-VERSION: Final = 1
+VERSION: Final = 2
 _FIXED: Final = struct.Struct("<8sII32s")
 _MOST_HEADER: Final = 1 << 16
 Document = NDArray[np.int32]
@@ -34,18 +34,24 @@ class Unusable(StorageError):  # noqa: N818 - it says what the file is
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself. ``tokens`` counts END between documents, too."""
+    """What a file says of itself. ``tokens`` counts END between documents, too.
+
+    ``limit`` is the most tokens that the file may hold: the largest bound of those who saved it. ``epoch`` is drawn
+    when a file is made anew, so that whoever loaded an earlier one can tell that it was cleared.
+    """
 
     scope: str
     tokenizer: str
     documents: int
     tokens: int
+    limit: int
+    epoch: str
 
 
-def write(scope: str, tokenizer: str, documents: Sequence[Document]) -> bytes:
+def write(scope: str, tokenizer: str, documents: Sequence[Document], limit: int, epoch: str) -> bytes:
     """Return the file of these documents, none of which is empty."""
     tokens = joined(documents)
-    header = json.dumps(asdict(Header(scope, tokenizer, len(documents), len(tokens)))).encode()
+    header = json.dumps(asdict(Header(scope, tokenizer, len(documents), len(tokens), limit, epoch))).encode()
     rest = header + tokens.astype("<i4").tobytes()
     return _FIXED.pack(MAGIC, VERSION, len(header), hashlib.sha256(rest).digest()) + rest
 
@@ -58,7 +64,7 @@ def read_header(data: bytes) -> Header:
         header = Header(**found)
     except (ValueError, TypeError, RecursionError) as fault:
         raise Unusable("is damaged") from fault
-    if [type(value) for value in asdict(header).values()] != [str, str, int, int]:
+    if [type(value) for value in asdict(header).values()] != [str, str, int, int, int, str]:
         raise Unusable("is damaged")
     return header
 

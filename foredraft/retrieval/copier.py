@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from foredraft.retrieval.index import KINDS, PREDICTION, TEXT, Guesses, Hint, Re
 from foredraft.retrieval.prediction import Cursor
 
 Source = tuple[Any, int]  # an index and its kind
+LIKELY: Final = 0.5  # chance from which a guess of the prediction is taken as it is
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Copier:
             self._expected[0][0].extend(prediction)
         self._recalled: Sequence[Source] = ()
         self._others: tuple[Source, ...] = self._expected
+        self._end = len(prediction)
         self._rows: list[list[int]] = []
         self._resume: tuple[Any, int] | None = None  # an index and what comes after the guess that was refused
 
@@ -61,14 +63,24 @@ class Copier:
             self._recalled, self._others = recalled, (*self._expected, *recalled)
         fresh, self._length = tokens[self._length :], len(tokens)
         found = self._search.propose(fresh, self._others, self._hints(), limit, branches, floor)
+        if self._expected and not self._likely(found):
+            hints = [(source and source - 1, place) for source, place in self._hints() if source != 1]
+            without = self._search.propose((), self._recalled, hints, limit, branches, floor)
+            if sum(without.paths) > sum(found.paths):
+                # an unlikely prediction outvotes what it contradicts, and must not silence it
+                found = replace(without, rows=[[*row[:3], row[3] and row[3] + 1, row[4]] for row in without.rows])
         self._rows = found.rows
         return found
+
+    def _likely(self, found: Guesses) -> bool:
+        return bool(found.rows) and self._kind(found.rows[0][3]) == PREDICTION and found.paths[0] >= LIKELY
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Learn from a draft, which is the first so many guesses of the last proposal, and what was committed."""
         rows, node, refused = self._rows[: len(draft)], ROOT, None
         buckets: list[int] = []
         hits: list[bool] = []
+        path: set[int] = set()  # guesses that were accepted
         placed = 0  # committed tokens that the last accepted guess accounts for
         family: dict[int, list[int]] = {}
         for i, parent in enumerate(draft.parents):
@@ -84,10 +96,9 @@ class Copier:
                 refused = children[0]
                 break
             node, placed = chosen, committed
-            self.counts[KINDS[self._kind(rows[node][3])]].accepted += 1
+            path.add(node)
         self._calibration.learn(buckets, hits)
-        for row in rows:
-            self.counts[KINDS[self._kind(row[3])]].drafted += 1
+        self._count(rows, path)
         if placed and self._kind(rows[node][3]) == PREDICTION and not self._cursor.places:
             self._cursor.find(rows[node][4] + 1)  # it was lost, and what was accepted finds it again
             self._follow(tokens[placed:])
@@ -95,6 +106,18 @@ class Copier:
             self._follow(tokens)
         self._resume_after(None if refused is None else rows[refused], len(tokens))
         self._rows = []
+
+    def _count(self, rows: Sequence[Sequence[int]], accepted: set[int]) -> None:
+        """Count guesses by kind; what follows the prediction's last token was not predicted, and cannot fail it."""
+        beyond: list[bool] = []
+        over = self._cursor.places[:1] == [self._end]
+        for i, (_, parent, _, source, place) in enumerate(rows):
+            kind = self._kind(source)
+            after = beyond[parent] if parent >= 0 else over
+            beyond.append(after or (kind == PREDICTION and place == self._end - 1))
+            if i in accepted or kind != PREDICTION or not after:
+                self.counts[KINDS[kind]].drafted += 1
+                self.counts[KINDS[kind]].accepted += i in accepted
 
     def _follow(self, tokens: Sequence[int]) -> None:
         if self._expected:

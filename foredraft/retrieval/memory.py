@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from threading import RLock
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import OptionError
+from foredraft.retrieval.cache_file import Document, split
 from foredraft.retrieval.index import END, MEMORY, Index, Retrieval, retrieval
 
 GENERATIONS: Final = 4
@@ -24,6 +25,7 @@ class _Generation:
     scope: str
     index: Index
     tokens: int = 0
+    settled: int = 0  # tokens at its beginning that a file holds, or held
 
 
 class Memory:
@@ -81,6 +83,8 @@ class Memory:
             goes_on = 0 < length <= len(text) and _digest(text[:length]) == digest
             fresh = text[length:] if goes_on else np.append(np.int32(END), text)
             current = next((g for g in reversed(self._generations) if g.scope == scope), None)
+            if goes_on and current is not None:  # it is said again, also where a file had it
+                current.settled = min(current.settled, max(0, current.tokens - length))
             most = self.limit // GENERATIONS
             if current is None or current.tokens + len(fresh) > most:
                 current, fresh = self._begin(scope), text[-most:]
@@ -103,6 +107,22 @@ class Memory:
         """Drop all texts of a scope, or of every scope."""
         with self.lock:
             self._keep([g for g in self._generations if scope is not None and g.scope != scope])
+
+    def unsaved(self, scope: str) -> tuple[list[Document], Callable[[], None]]:
+        """Return a scope's texts that no file holds, the oldest first, and what to call when one does.
+
+        A text that began in a file and went on since is one of them, as a whole.
+        """
+        with self.lock:
+            mine = [(generation, generation.tokens) for generation in self._generations if generation.scope == scope]
+            texts = [text for generation, _ in mine for text in _since(generation.index.tokens(), generation.settled)]
+
+        def settle() -> None:
+            with self.lock:
+                for generation, tokens in mine:
+                    generation.settled = tokens
+
+        return texts, settle
 
     def dump(self) -> list[tuple[str, NDArray[np.int32]]]:
         """Return scope and tokens (END between texts) of each generation, the one begun first first."""
@@ -144,6 +164,14 @@ class Memory:
         self._recalled.clear()
         scopes = {generation.scope for generation in generations}
         self._last = {scope: text for scope, text in self._last.items() if scope in scopes}
+
+
+def _since(tokens: NDArray[np.int32], settled: int) -> list[Document]:
+    """Return the documents that end after the first ``settled`` tokens."""
+    if settled >= len(tokens):
+        return []
+    ends = np.flatnonzero(tokens[: settled + 1] == END)
+    return split(tokens[ends[-1] :] if len(ends) else tokens)
 
 
 def _digest(text: NDArray[np.int32]) -> bytes:

@@ -52,9 +52,11 @@ def test_a_right_prediction_is_all_accepted(
     assert used is not None
     if drafter.startswith("model"):  # the target itself drafts first, and is always right
         assert (used.accepted, used.rejected) == (0, 0)
+        assert result.notices == ["prediction had no use: no guess was copied from it"]
     else:
         assert (used.accepted >= LONG * 7 // 8, used.rejected <= 40) == (True, True)
         assert result.speculative.rounds <= LONG // 10
+        assert result.notices == []
     assert result.to_dict()["prediction"] == {"accepted": used.accepted, "rejected": used.rejected}
 
 
@@ -166,6 +168,15 @@ def test_drafters_that_cannot_use_it_refuse_it(lm: LanguageModel, tiny: Path, dr
             ask(PROMPT, drafter=drafter, prediction="x", max_tokens=4)
 
 
+def test_behind_lookup_it_reaches_suffix_where_lookup_has_nothing_to_say(
+    lm: LanguageModel, answer: list[int], hot: dict[str, Any]
+) -> None:
+    result = lm.generate(PROMPT, **hot, prediction=answer, drafter="lookup+suffix")
+    assert result.token_ids == answer
+    assert result.prediction is not None
+    assert (result.prediction.accepted > 0, result.notices) == (True, [])
+
+
 @pytest.mark.parametrize("off", [{"drafter": "none"}, {"draft_tokens": 0}])
 def test_where_nothing_is_drafted_a_notice_says_so(lm: LanguageModel, off: dict[str, Any]) -> None:
     result = lm.generate(PROMPT, max_tokens=4, prediction="x", **off)
@@ -180,8 +191,8 @@ def test_where_nothing_is_drafted_a_notice_says_so(lm: LanguageModel, off: dict[
         ([], "must be text or token ids, and not empty"),
         (b"x", "must be text or token ids"),
         (3, "must be text or token ids"),
-        ([1, "x"], "prediction must be a whole number"),
-        ([-1], "prediction must be a whole number of at least 0, not -1"),
+        ([1, "x"], "^a token of a prediction must be a whole number"),
+        ([-1], "^a token of a prediction must be a whole number of at least 0, not -1"),
         ([260], "prediction holds token 260, which is not in the vocabulary of 260"),
         ([1] * 513, "prediction has 513 tokens, and a context of 512 cannot hold them"),
         ("x" * 513, "prediction has 513 tokens, and a context of 512 cannot hold them"),

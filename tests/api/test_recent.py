@@ -169,7 +169,7 @@ def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: 
         ask(other, yours)
         assert bool(tokens(proposed) & set(SECRET)) == share
         other.save_cache(yours)
-        saved = other._recent._store().load(yours)  # what was read of another's is not saved as one's own
+        saved, _ = other._recent._store().load(yours)  # what was read of another's is not saved as one's own
         assert len(saved) == 1
         assert not set(saved[0].tolist()) & set(SECRET)
     assert sorted(load()._recent._store().scopes()) == ["mine", "yours False", "yours True"]
@@ -233,8 +233,20 @@ def test_drafters_that_cannot_copy_from_recent_text(load: Any) -> None:
 
 
 def test_refusals(load: Any, tiny: Path) -> None:
-    with pytest.raises(OptionError, match="cache_tokens must be a whole number of at least 4, not 3"):
+    with pytest.raises(OptionError, match="cache_tokens must be a whole number between 4 and 2147483647, not 3"):
         load(cache_tokens=3)
+    wrong: list[tuple[Any, Any]] = [
+        ("x", False),
+        (None, False),
+        (1.5, False),
+        (True, False),
+        (9, "no"),
+        (9, 1),
+        (9, None),
+    ]
+    for tokens_, share in wrong:
+        with pytest.raises(OptionError, match=r"^(cache_tokens|share_cache) must be "):
+            foredraft.load("no model is looked for", cache_tokens=tokens_, share_cache=share)
     lm = load()
     for call in (
         lm.load_cache,
@@ -245,6 +257,9 @@ def test_refusals(load: Any, tiny: Path) -> None:
     ):
         with pytest.raises(OptionError, match="path separator"):
             call("../secrets")
+    for text in (None, 5, b"abc", bytearray(b"a"), {1, 2}, "\ud800"):
+        with pytest.raises(OptionError, match="remember"):
+            lm.remember(text, "mine")
     with pytest.raises(OptionError, match="token 260 is not in the vocabulary of 260"):
         lm.remember([260], "mine")
     with pytest.raises(OptionError, match="token True is not"):
@@ -268,3 +283,135 @@ def test_a_text_is_read_as_it_would_be_written(load: Any) -> None:
     lm = load()
     lm.remember("ab", "mine")
     assert lm._recent._documents("mine")[0].tolist() == lm.host.tokenizer.encode("ab", special=False)
+
+
+# --- what was cleared stays so ---
+
+
+def held(lm: LanguageModel, scope: str = "mine") -> list[list[int]]:
+    return [document.tolist() for document in lm._recent._documents(scope)]
+
+
+def on_disk(lm: LanguageModel, scope: str = "mine") -> list[list[int]]:
+    return [document.tolist() for document in lm._recent._store().load(scope)[0]]
+
+
+@pytest.mark.parametrize("how", ["loaded", "saved"])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_cleared_is_not_written_back(load: Any, how: str, again: bool) -> None:
+    first, lm = load(), load()
+    (first if how == "loaded" else lm).remember([1, 2, 3], "mine")
+    (first if how == "loaded" else lm).save_cache("mine")
+    if how == "loaded":
+        lm.load_cache("mine")
+    lm.remember([4, 5], "mine")
+    load().forget("mine")
+    if again:  # a new file under the old name is not the one that was loaded
+        first.remember([7], "mine")
+        first.save_cache("mine")
+    lm.save_cache("mine")
+    assert on_disk(lm) == [[7]] * again + [[4, 5]]
+    assert [1, 2, 3] not in held(lm)
+    lm.remember([6], "mine")
+    lm.save_cache("mine")
+    assert [1, 2, 3] not in on_disk(lm)
+    assert on_disk(lm)[-2:] == [[4, 5], [6]]
+
+
+def test_what_is_said_again_after_a_clear_is_remembered(load: Any) -> None:
+    lm = load()
+    lm.remember([1, 2, 3], "mine")
+    lm.save_cache("mine")
+    load().forget("mine")
+    lm.remember([1, 2, 3], "mine")
+    lm.save_cache("mine")
+    assert on_disk(lm) == [[1, 2, 3]]
+    lm.remember([1, 2, 3, 4], "mine")
+    load().forget("mine")
+    lm.save_cache("mine")
+    assert on_disk(lm) == [[1, 2, 3, 4]]  # a conversation that went on is said as a whole
+
+
+def test_nothing_is_written_twice(load: Any) -> None:
+    lm = load()
+    for i in range(5):
+        lm.remember([i] * 3, "mine")
+        lm.save_cache("mine")
+    assert on_disk(lm) == held(lm) == [[i] * 3 for i in range(5)]
+
+
+def test_what_is_said_while_a_scope_is_saved_is_saved_the_next_time(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.retrieval.store import Store
+
+    lm, whole = load(), Store.save
+
+    def save(*words: Any) -> Any:
+        lm.remember([9, 9], "mine")
+        return whole(*words)
+
+    lm.remember([1], "mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", save)
+        lm.save_cache("mine")
+    assert on_disk(lm) == [[1]]
+    lm.save_cache("mine")
+    assert on_disk(lm) == [[1], [9, 9]]
+
+
+def test_a_smaller_bound_takes_nothing_from_a_file(load: Any) -> None:
+    lm, small = load(cache_tokens=400), load(cache_tokens=40)
+    for i in range(8):
+        lm.remember([i] * 30, "mine")
+    lm.save_cache("mine")
+    small.load_cache("mine")
+    small.remember([99] * 30, "mine")
+    assert small.save_cache("mine") == 0
+    assert on_disk(small) == [[i] * 30 for i in range(8)] + [[99] * 10]
+
+
+def test_what_a_save_drops_is_told_and_all_that_is_saved_is_read_back(load: Any) -> None:
+    lm, other = load(cache_tokens=100), load(cache_tokens=100)
+    lm.remember(range(60), "mine")  # cut to its end, in memory as on disk
+    lm.remember([200] * 25, "mine")
+    assert held(lm) == [list(range(35, 60)), [200] * 25]
+    assert lm.save_cache("mine") == 0
+    other.remember([201] * 25, "mine")
+    other.remember([202] * 25, "mine")
+    assert other.save_cache("mine") == 3  # the ends between four documents
+    lm.load_cache("mine")
+    assert held(lm) == on_disk(lm) == [list(range(38, 60)), [200] * 25, [201] * 25, [202] * 25]
+
+
+def test_a_bad_entry_of_another_disables_no_scope(load: Any) -> None:
+    lm = load()
+    for scope in ("mine", "yours"):
+        lm.remember([1, 2], scope)
+        lm.save_cache(scope)
+    folder = lm._recent._store().folder
+    lm._recent._store().path("bad").mkdir()
+    (folder / "x.recent").symlink_to(folder / "absent")
+    alone, sharing = load(), load(share_cache=True)
+    alone.load_cache("mine")
+    assert set(alone._recent.memory.scopes) == {"mine"}
+    path = lm._recent._store().path("yours")
+    path.write_bytes(path.read_bytes()[:-1])
+    lm.remember([3], "third")
+    lm.save_cache("third")
+    with pytest.raises(StorageError, match=r"^[^;]*yours\.recent is truncated: it is set aside as .*yours\.bad$"):
+        sharing.load_cache("mine")
+    assert set(sharing._recent.memory.scopes) == {"mine", "third"}
+    with pytest.raises(StorageError, match=r"bad\.recent cannot be read"):
+        sharing.load_cache("bad")  # one's own is bad, and the others are loaded still
+    assert set(sharing._recent.memory.scopes) == {"mine", "third"}
+
+
+def test_of_all_scopes_ones_own_is_the_last_to_make_room(load: Any) -> None:
+    lm = load()
+    for scope in ("a", "mine", "z"):
+        lm.remember([ord(scope[0])] * 20, scope)
+        lm.save_cache(scope)
+    small = load(cache_tokens=80, share_cache=True)
+    small.load_cache("mine")
+    small.remember([5] * 20, "mine")
+    small.remember([6] * 20, "mine")
+    assert set(small._recent.memory.scopes) == {"mine", "z"}

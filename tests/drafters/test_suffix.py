@@ -156,6 +156,64 @@ def test_a_prediction_that_matches_nothing_is_given_up() -> None:
     assert drafter.propose([sequence], [FixedQuote(15)], [Noise(0)])[0].tokens == ()
 
 
+@pytest.mark.parametrize("branches", [0, 2])
+@pytest.mark.parametrize("start", [0, 7, 30])
+@pytest.mark.parametrize("useless", ["other", "shuffled", "one token", "short"])
+def test_a_useless_prediction_does_not_silence_the_text(
+    engine: Retrieval, branches: int, start: int, useless: str
+) -> None:
+    """The copy task: the answer repeats a passage of the prompt, and the prediction has nothing to do with it."""
+    passage = list(range(100, 180))
+    answer = [*range(900, 900 + start), *passage[2:]]
+    prediction = {
+        "other": list(range(500, 600)),
+        "shuffled": random.Random(3).sample(passage, len(passage)),
+        "one token": [500] * 100,
+        "short": [500, 501],
+    }[useless]
+    taken = []
+    for expected in ((), prediction):
+        drafter, sequence = Suffix(0.03, branches, engine=engine), Sequence([*passage, 1, 100, 101], limit=999)
+        drafter.prepare(sequence, expected)
+        taken.append(write(drafter, sequence, answer))
+    plain, misled = taken
+    assert plain <= start + 10
+    assert misled <= plain + 1
+
+
+def test_where_a_useless_prediction_gives_way_the_text_is_guessed_and_counted(engine: Retrieval) -> None:
+    memory, text = Memory(400, engine=engine), [7, 1, 2, 3, 4, 5, 1, 2]
+    memory.remember([8, 9, 1, 2, 3, 4, 5, 6], "mine")
+    for scope in (None, "mine"):
+        drafter, sequence = Suffix(0.03, memory=memory, engine=engine), Sequence(list(text), limit=999)
+        drafter.prepare(sequence, range(500, 540), scope)
+        drafter.begin(sequence)
+        draft = drafter.propose([sequence], [FixedQuote(15)], [Noise(0)])[0]
+        assert draft.tokens[:3] == (3, 4, 5)
+        sequence.tokens += [3, 4, 77]
+        drafter.observe([sequence], [Outcome(draft, (3, 4, 77), 2, (0, 1), (), None)], UNSCORED)
+        counts = drafter.counts(sequence)
+        assert counts["prediction"].drafted == 0
+        assert counts["text"].drafted + counts["memory"].drafted == len(draft.tokens)
+        assert counts["text"].accepted + counts["memory"].accepted == 2
+
+
+def test_what_follows_the_end_of_a_prediction_does_not_count_against_it(engine: Retrieval) -> None:
+    prediction = [100, 101, 102, 103, 100, 101]  # its end is also its beginning, so there is more to copy
+    drafter, sequence = Suffix(engine=engine), Sequence([5], limit=999)
+    drafter.prepare(sequence, prediction)
+    drafter.begin(sequence)
+    draft = drafter.propose([sequence], [FixedQuote(15)], [Noise(0)])[0]
+    assert draft.tokens[:8] == (100, 101, 102, 103, 100, 101, 102, 103)
+    said = (*prediction, 77)
+    sequence.tokens += said
+    drafter.observe([sequence], [Outcome(draft, said, 6, tuple(range(6)), (), None)], UNSCORED)
+    counts = drafter.counts(sequence)["prediction"]
+    assert (counts.drafted, counts.accepted, counts.rejected) == (6, 6, 0)
+    assert write(drafter, sequence, [100, 78, 79, 101, 80]) <= 5  # nor does the answer that goes on
+    assert drafter.counts(sequence)["prediction"].rejected == 0
+
+
 def test_a_prediction_that_was_lost_is_found_by_its_own_words() -> None:
     drafter, sequence = Suffix(), Sequence([5], limit=999)
     drafter.prepare(sequence, list(range(100, 160)))

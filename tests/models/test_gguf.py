@@ -336,7 +336,7 @@ def test_a_full_disk_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for place, name in ((gguf_file, "_write_weights"), (gguf_file, "_write_json"), (store, "_sync")):
+    for place, name in ((gguf_file, "_write_weights"), (gguf_file, "_write_json"), (store, "sync")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, full)
             with pytest.raises(StorageError, match="no space left on device; free some space"):

@@ -55,8 +55,7 @@ def load(
 
     ``model`` is an alias, a folder, a hub id, a ``.gguf`` file, or a transformers model object (``tokenizer`` then is
     its tokenizer; without one, prompts are token ids). ``drafter`` is a name (``auto``, ``none``, ``lookup``,
-    ``suffix``, ``model:PATH``, ``layers``, ``package.module:Class``, several joined by ``+``) or an object that is a
-    ``Drafter``.
+    ``suffix``, ``model:PATH``, ``layers``, ``package.module:Class``, several joined by ``+``) or a ``Drafter``.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
     the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).
@@ -69,8 +68,10 @@ def load(
     """
     began = perf_counter()
     check_cache(cache_tokens, share_cache)
-    _ = check_names(drafter) if isinstance(drafter, str) else check_drafter(drafter)
-    watched = switch("watch", watch)
+    if isinstance(drafter, str):
+        check_names(drafter)
+    else:
+        check_drafter(drafter)
     if not isinstance(cache, str | Path | None):
         raise OptionError(f"cache must be the path of a folder, not {cache!r:.60}")
     length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
@@ -80,7 +81,7 @@ def load(
     recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
     drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
     loaded = LanguageModel(host, drafters, recent)
-    loaded.watch = LawWatch() if watched else None
+    loaded.watch = LawWatch() if switch("watch", watch) else None
     loaded.load_s = perf_counter() - began
     return loaded
 

@@ -52,7 +52,7 @@ def test_one_answer_raises_its_fault(lm: LanguageModel) -> None:
 
 
 def test_answers_that_are_interrupted_are_kept(lm: LanguageModel) -> None:
-    running = lm.start("hello", n=10, max_tokens=30, temperature=1.0)
+    running = lm.start("hello", n=10, max_tokens=30, min_tokens=30, temperature=1.0, drafter="none")
     assert running.results == []
     for _ in range(5):
         next(running)
@@ -147,7 +147,7 @@ def test_turns_and_texts_of_the_wrong_kind(lm: LanguageModel) -> None:
     for words in (5, "\udcff"):
         with pytest.raises(PromptError, match=r"^a turn is UTF-8 text, not "):
             talk.send(words)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"^what to remember must be text or token ids, not 5"):
+    with pytest.raises(OptionError, match=r"^what is remembered is text or token ids, not 5"):
         lm.remember(5, "mine")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"^the text to remember is not UTF-8 text"):
         lm.remember("\udcff", "mine")

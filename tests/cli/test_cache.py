@@ -195,7 +195,7 @@ def test_lines_have_their_own_predictions(ask: Ask, generate: Any, tiny: Path, t
     assert "prediction" not in second
     assert f"prediction {first['prediction']['accepted']} of " in done.err
     none = ask("generate", "--model", tiny, *SHORT, *hot, "--prompts", lines, "--json", "--drafter", "none")
-    assert none.document["notices"] == ["prediction had no use: nothing was drafted"]
+    assert "prediction had no use: nothing was drafted" in none.document["notices"]
     assert "foredraft: --prediction had no use: nothing was drafted\n" in none.err
 
 

@@ -132,6 +132,7 @@ def main() -> None:
 def rewrite_prompt(function: str) -> list[dict[str, str]]:
     """Return a conversation that shows the task once and then asks for it."""
     name = re.findall(r"def (\w+)\(", function)[-1]
+    # the prompts end before the body: one without a return is given a body that says so
     body = function.strip("\n") + ("" if "return" in function.split('"""')[-1] else "\n    raise NotImplementedError")
     return [
         {"role": "user", "content": f"Rewrite this function, renaming `area` to `size`:\n\n```python\n{EXAMPLE}```"},

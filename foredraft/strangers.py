@@ -122,7 +122,7 @@ class Stranger:
     def _ask(self, method: str, sequences: Sequence[Text], *arguments: Any) -> Any:
         try:
             return getattr(self.drafter, method)(*arguments)
-        except Exception as fault:
+        except Exception as fault:  # as above
             self._broken.update(sequences)
             if isinstance(fault, DrafterError):
                 raise

@@ -22,15 +22,20 @@ _SAMPLING: Final = (
 )  # fmt: skip
 
 
-def add_model(parser: Parser) -> None:
-    """Add the model, its drafter and the acceptance rule."""
-    group = parser.add_argument_group("model and drafter")
+def add_model_name(group: argparse._ActionsContainer) -> None:
+    """Add which model, which every verb that loads one asks in the same words."""
     group.add_argument(
         "--model",
         metavar="M",
         default=DEFAULT_MODEL,
         help=f"name, folder, hub id or .gguf (default {DEFAULT_MODEL})",
     )
+
+
+def add_model(parser: Parser) -> None:
+    """Add the model, its drafter and the acceptance rule."""
+    group = parser.add_argument_group("model and drafter")
+    add_model_name(group)
     group.add_argument(
         "--drafter",
         metavar="D",

@@ -15,7 +15,6 @@ from foredraft.cli.loading import find_own_classes, load_bare, machine_of, token
 from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto
 from foredraft.cli.prompts import read_lines
 from foredraft.errors import OptionError
-from foredraft.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from foredraft.compose import Host, Machine
@@ -41,12 +40,7 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.usage = "foredraft certify [options]"
     group = parser.add_argument_group("what is certified")
-    group.add_argument(
-        "--model",
-        metavar="M",
-        default=DEFAULT_MODEL,
-        help=f"name, folder, hub id or .gguf (default {DEFAULT_MODEL})",
-    )
+    arguments.add_model_name(group)
     group.add_argument(
         "--drafter",
         metavar="D",

@@ -15,7 +15,6 @@ from foredraft.cli.loading import cache_folder, load_bare, token_ids
 from foredraft.cli.parser import Parser, number, one_of, whole
 from foredraft.cli.prompts import read_lines
 from foredraft.errors import OptionError
-from foredraft.models.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from foredraft.training.layers import Found, LayerPlan
@@ -38,12 +37,7 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "foredraft train layers [options]"
     parser.add_argument("action", metavar="WHAT", nargs="?", type=one_of(*_ACTIONS), help="layers")
     group = parser.add_argument_group("what is searched")
-    group.add_argument(
-        "--model",
-        metavar="M",
-        default=DEFAULT_MODEL,
-        help=f"name, folder, hub id or .gguf (default {DEFAULT_MODEL})",
-    )
+    arguments.add_model_name(group)
     group.add_argument("--prompts", metavar="FILE", help="JSON lines with prompt or turns (each turn on its own)")
     group.add_argument("--tokens", metavar="N", type=whole, help="longest answer (default 96)")
     group.add_argument("--minutes", metavar="N", type=number, help="time it may take, about (default 10)")

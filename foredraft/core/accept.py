@@ -67,7 +67,7 @@ def residual(p: Law, q: Law) -> Law:
     if isinstance(p, Point):
         return p  # one token carries all of p: it is what is left, or nothing is
     assert isinstance(p, Dense)
-    if (own := p.less(q)) is not None:
+    if (own := p.less(q)) is not None:  # the same by a faster way: native laws have one
         return own
     xp = array_namespace(p.probabilities)
     left = p.probabilities - q.over(p)

@@ -137,7 +137,7 @@ class _Repeat:
         self,
         sequences: Sequence[Text],
         quotes: Sequence[Quote],
-        noises: Sequence[Noise],  # noqa: ARG002
+        noises: Sequence[Noise],  # noqa: ARG002 - nothing is drawn
     ) -> list[Draft]:
         """Fill each quote."""
         return [Draft.chain(s.tokens[-1:] * q.limit) for s, q in zip(sequences, quotes, strict=True)]

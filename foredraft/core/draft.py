@@ -39,8 +39,7 @@ class Draft:
     a node, exactly the one the token was drawn from. Siblings count in order: a later one's law is the one it was drawn
     from given the earlier ones. ``source`` names the drafter in the statistics.
 
-    Any sequences do; they are kept as tuples of plain numbers. Raises DrafterError when the lengths differ, a number is
-    not whole, or a parent does not come before its child.
+    Any sequences do, kept as tuples. Raises DrafterError for wrong lengths or numbers, or a parent after its child.
     """
 
     tokens: tuple[int, ...] = ()  # [N]
@@ -109,6 +108,7 @@ class Scored:
     logits: Array  # [R, V]
     starts: tuple[int, ...]  # [B] the row of each sequence's last committed token; its guesses' rows follow
     hidden: Mapping[int, Array]  # layer -> [R, H], for the layers that drafters tap
+    earlier: Sequence[Mapping[int, Array]] = ()  # [B] the same of the tokens that were fed before those rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class GenericModel:
         """
         return cls(made.load_module(folder, device, dtype))
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run each slot's rows, one slot after another; see ``Model.forward``.
 
         Logits are float32 or wider. ``hidden[layer]`` is what the layer itself puts out, before any final norm, in the
@@ -106,9 +106,9 @@ class GenericModel:
                 raise ModelError(f"{self.name} has no layer {layer} to tap, only -1 (embedding) to {self.layers - 1}")
         found = [self._run(row, taps) for row in rows]
         starts = (0, *accumulate(row.wanted for row in rows[:-1]))
-        logits = _out(torch.cat([logits for logits, _ in found]))
+        scores = _out(torch.cat([scores for scores, _ in found]))
         hidden = {tap: _out(torch.cat([hidden[tap] for _, hidden in found])) for tap in taps}
-        return Scored(logits, starts, hidden)
+        return Scored(scores if logits else scores[:0], starts, hidden)
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Say how many of ``rows`` the slot's cache holds in this order after ``start``; see ``Model.compact``.

@@ -42,12 +42,12 @@ class Model(Protocol):
         """One clause; empty for a model that can be rewound."""
         ...
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots through the model in one pass.
 
         ``Scored.logits`` is [sum of wanted, V] in float32 or wider (numpy on the CPU, torch on a GPU),
         ``Scored.starts`` the first wanted row of each, ``Scored.hidden[layer]`` the [sum of wanted, H] output of that
-        layer (-1 is the embedding). Slots grow as needed.
+        layer (-1 is the embedding). Slots grow as needed. Without ``logits`` these are [0, V].
         """
         ...
 
@@ -75,6 +75,7 @@ class Layered(Model, Protocol):
         *,
         sub_layers: Sequence[int] | None = None,
         hidden: Array | None = None,
+        logits: bool = True,
     ) -> Scored:
         """Run rows through some of the model, as ``forward`` does through all of it.
 

@@ -85,9 +85,9 @@ class NativeModel:
         self._subsets: list[int] = []
         self._every = np.arange(2 * spec.layers, dtype=np.int32)
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots in one pass, any number of them; see Model."""
-        return self.run(rows, taps)
+        return self.run(rows, taps, logits=logits)
 
     def run(
         self,

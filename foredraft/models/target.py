@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
+
+from array_api_compat import array_namespace
 
 from foredraft.core.draft import ROOT, Array, Draft, Outcome, Scored
 from foredraft.core.sequence import Sequence as Text
@@ -123,27 +125,34 @@ class CachedTarget:
         self, texts: Sequence[tuple[Text, Sequence[int]]], drafts: Sequence[Draft], taps: tuple[int, ...]
     ) -> Scored:
         together = len(texts) > 1
-        rows = []
+        rows, earlier = [], []
         for (sequence, tokens), draft in zip(texts, drafts, strict=True):
             slot = self.slots.take(sequence, tokens)
             self._passes.pop(slot, None)
             lacking = len(tokens) - len(self.slots.held(slot))
             if self.rewindable:  # a recurrent state goes on one token at a time, so it reads its prompt whole
-                self._feed(slot, tokens, lacking - 1 if together and lacking > STRAGGLER else max(lacking - BLOCK, 0))
+                apart = bool(taps) or (together and lacking > STRAGGLER)  # hidden states are wanted of every row
+                earlier.append(self._feed(slot, tokens, lacking - 1 if apart else max(lacking - BLOCK, 0), taps))
             rows.append(_last_rows(slot, len(self.slots.held(slot)), tokens, draft))
         scored = self.model.forward(rows, taps)
         for row, (_, tokens), draft in zip(rows, texts, drafts, strict=True):
             self.slots.hold(row.slot, tokens)
             self._passes[row.slot] = _Pass(row.start, len(row.tokens) - len(draft))
-        return scored
+        return replace(scored, earlier=earlier) if taps else scored
 
-    def _feed(self, slot: int, tokens: Sequence[int], count: int) -> None:
-        """Feed the next ``count`` tokens in blocks, without logits."""
+    def _feed(self, slot: int, tokens: Sequence[int], count: int, taps: tuple[int, ...]) -> Mapping[int, Array]:
+        """Feed the next ``count`` tokens in blocks, without logits; return what the tapped layers put out."""
+        found: list[Mapping[int, Array]] = []
         start = len(self.slots.held(slot))
         for at in range(start, start + count, BLOCK):
             block = tuple(tokens[at : min(at + BLOCK, start + count)])
-            self.model.forward([Rows(slot, at, block, tuple(range(-1, len(block) - 1)), 0)])
+            chain = tuple(range(-1, len(block) - 1))
+            if taps:
+                found.append(self.model.forward([Rows(slot, at, block, chain, len(block))], taps, logits=False).hidden)
+            else:
+                self.model.forward([Rows(slot, at, block, chain, 0)])
             self.slots.hold(slot, tokens[: at + len(block)])
+        return {tap: array_namespace(found[0][tap]).concat([part[tap] for part in found]) for tap in taps if found}
 
 
 def _last_rows(slot: int, start: int, tokens: Sequence[int], draft: Draft) -> Rows:

@@ -70,9 +70,9 @@ class TorchDecoder:
         scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
         self._embedding_scale = float(scale.to(self.dtype)) if spec.embedding_rounded else spec.embedding_scale
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots in one pass; see Model."""
-        return self.run(rows, taps)
+        return self.run(rows, taps, logits=logits)
 
     @torch.inference_mode()
     def run(
@@ -82,6 +82,7 @@ class TorchDecoder:
         *,
         sub_layers: Sequence[int] | None = None,
         hidden: Array | None = None,
+        logits: bool = True,
     ) -> Scored:
         """Run rows through some of the model; see Layered. ``hidden`` lies where the model does."""
         parts = _parts(sub_layers, self.layers)
@@ -105,10 +106,12 @@ class TorchDecoder:
                     x = layer.gate(x)
             if number in taps:
                 tapped[number] = self._give(x[:count] if pick is None else x[pick])
-        logits = self._logits(x if pick is None else x[pick])[: len(wanted)]
+        scores = (
+            self._logits(x if pick is None else x[pick])[: len(wanted)] if logits else x.new_empty((0, self.vocabulary))
+        )
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return Scored(self._give(logits), starts, tapped)
+        return Scored(self._give(scores), starts, tapped)
 
     def _enter(self, tokens: Sequence[int], hidden: Array | None) -> Tensor:
         """Return what enters the first layer: the tokens' embeddings, or the hidden rows that were handed in."""

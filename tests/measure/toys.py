@@ -37,7 +37,7 @@ class TableModel:
         self._off = off
         self._slots: dict[int, list[int]] = {}
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         logits = []
         for row in rows:
             slot = self._slots.setdefault(row.slot, [])

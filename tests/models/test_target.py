@@ -38,10 +38,10 @@ class Recorder:
         self.released: list[int] = []
         self.keeps_at_most = 1000
 
-    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = ()) -> Scored:
+    def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         assert len({row.slot for row in rows}) == len(rows)
         self.passes.append([(row.slot, row.start, len(row.tokens), row.wanted) for row in rows])
-        return self.model.forward(rows, taps)
+        return self.model.forward(rows, taps, logits=logits)
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         self.compacted.append(tuple(rows))

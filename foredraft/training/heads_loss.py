@@ -1,0 +1,74 @@
+"""How far the heads' laws lie from the target's: lambda KL + (1 - lambda) TV (arXiv 2602.23881), without a [rows, V] tensor.
+
+The target's law is known at its likeliest tokens. Their KL is a cross-entropy, and TV is 1 less the acceptance, the sum
+of min(p, q). lambda = exp(-3 acceptance): KL while little is accepted, for TV alone trains poorly from nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+ROWS: Final = 256  # scored at a time: their logits stay in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What rows came to, a number each [N]."""
+
+    loss: Tensor
+    acceptance: Tensor  # sum of min(p, q) over the target's likeliest tokens
+    agreement: Tensor  # 1 where both laws have the same likeliest token
+
+
+class _Loss(torch.autograd.Function):
+    """Works out the gradient with the loss, chunk by chunk, because the head is frozen and the logits are large."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, head: Tensor, ids: Tensor, p: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = torch.empty_like(s)
+        losses, acceptances, agreements = (torch.empty(len(s)) for _ in range(3))
+        for at in range(0, len(s), ROWS):
+            part = slice(at, at + ROWS)
+            logits = (s[part] @ head.T).float()  # [n, Vd]
+            best, likeliest = logits.max(-1)
+            q = (logits - best[:, None]).exp_()
+            total = q.sum(-1, keepdim=True)
+            chosen = logits.gather(1, ids[part]) - best[:, None] - total.log()  # log q at the target's likeliest
+            known = p[part]
+            at_chosen = chosen.exp()
+            acceptance = torch.minimum(known, at_chosen).sum(-1)
+            balance = torch.exp(-3.0 * acceptance)
+            losses[part] = balance * -(known * chosen).sum(-1) + (1 - balance) * (1 - acceptance)
+            acceptances[part] = acceptance
+            agreements[part] = (likeliest == ids[part, 0]).float() * (known[:, 0] > 0)
+            lacking = at_chosen * (at_chosen < known)  # where TV still pulls
+            scale = balance * known.sum(-1) + (1 - balance) * lacking.sum(-1)
+            q *= (scale[:, None] / total) * weight[part, None]
+            pull = (balance[:, None] * known + (1 - balance[:, None]) * lacking) * weight[part, None]
+            q.scatter_add_(1, ids[part], -pull)
+            gradient[part] = q.to(head.dtype) @ head
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(acceptances, agreements)
+        return losses @ weight, acceptances, agreements
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer, None, None, None, None
+
+
+def weighted_loss(s: Tensor, head: Tensor, ids: Tensor, p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weighted sum of the rows' losses, and each row's acceptance and agreement [N].
+
+    ``s`` [N, H] are the heads' states and ``head`` [Vd, H] the frozen rows they are read by; ``ids`` [N, K] are the
+    target's likeliest tokens as rows of ``head``, likeliest first, and ``p`` [N, K] their probabilities, 0 for a token
+    that ``head`` has no row for.
+    """
+    out: tuple[Tensor, Tensor, Tensor] = _Loss.apply(s, head, ids, p, weight)  # type: ignore[no-untyped-call]
+    return out

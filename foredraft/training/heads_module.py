@@ -1,0 +1,202 @@
+"""The heads as a torch module, for training: the same numbers as the runtime's, over whole texts and with gradients.
+
+One recurrent module in the manner of EAGLE-3 (arXiv 2503.01840) and DeepSeek-V3's multi-token prediction (arXiv
+2412.19437, equations 21 to 23), unrolled over its own states while it is trained ("training-time test"). Shapes:
+
+    B   texts in a batch
+    L   rows of a text: row t holds the target's states at token t and the token t + 1, and foretells token t + 2
+    H   width of the target's states
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsShape:
+    """The sizes of a recurrent module. ``theta`` is the base of its rotation."""
+
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    taps: int
+    eps: float
+    theta: float
+
+
+class Heads(Protocol):
+    """What is trained: a module whose states the target's own head reads."""
+
+    fuse_norms: nn.ModuleList
+    fuse: nn.Linear
+    norm: Norm
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what is trained."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield it with its names."""
+        ...
+
+    def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:
+        """Return the states [B, L, H] of each step; see ``RecurrentHeads.unrolled``."""
+        ...
+
+
+class Norm(nn.Module):
+    """RMSNorm, in float32 whatever comes in."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` [..., width] with a mean square of 1, times the weight."""
+        return F.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps)
+
+
+class Block(nn.Module):
+    """A decoder block: attention over the rows before, then a gated layer, each with a norm before it."""
+
+    def __init__(self, shape: HeadsShape) -> None:
+        super().__init__()
+        self.shape = shape
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.before_attention = Norm(shape.hidden, shape.eps)
+        self.before_gated = Norm(shape.hidden, shape.eps)
+        self.qkv = nn.Linear(shape.hidden, q + 2 * kv, bias=False)
+        self.o = nn.Linear(q, shape.hidden, bias=False)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.mlp, bias=False)
+        self.down = nn.Linear(shape.mlp, shape.hidden, bias=False)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, heads, L, D], keys and values [B, kv_heads, L, D], turned to their positions."""
+        s = self.shape
+        made = self.qkv(self.before_attention(x).to(torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype))
+        made = made.unflatten(-1, (s.heads + 2 * s.kv_heads, s.head_dim)).transpose(1, 2)  # [B, heads, L, D]
+        q, k, v = made.split([s.heads, s.kv_heads, s.kv_heads], 1)
+        return _turned(q, cos, sin), _turned(k, cos, sin), v
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Return the residual [B, L, H] after both halves; ``attended`` is [B, heads, L, D]."""
+        x = x + self.o(attended.transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(self.before_gated(x)).chunk(2, -1)
+        return cast("Tensor", x + self.down(F.silu(gate) * up))
+
+
+class RecurrentHeads(nn.Module):
+    """The recurrent module: fused states and a token in, a state out from which the target's head reads a law."""
+
+    def __init__(self, shape: HeadsShape) -> None:
+        super().__init__()
+        self.shape = shape
+        h = shape.hidden
+        self.fuse_norms = nn.ModuleList(Norm(h, shape.eps) for _ in range(shape.taps))
+        self.fuse = nn.Linear(shape.taps * h, h, bias=False)
+        self.embedding_norm = Norm(h, shape.eps)
+        self.hidden_norm = Norm(h, shape.eps)
+        self.enter = nn.Linear(2 * h, h, bias=False)
+        self.block = Block(shape)
+        self.norm = Norm(h, shape.eps)
+
+    def fused(self, states: Tensor) -> Tensor:
+        """Return f [B, L, H] of the tapped states [B, L, taps, H]."""
+        parts = [norm(states[:, :, i]) for i, norm in enumerate(self.fuse_norms)]
+        return cast("Tensor", self.fuse(torch.cat(parts, -1)))
+
+    def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:
+        """Return the states s [B, L, H] of each of ``steps`` steps; a step's first rows, fewer than its number, are void.
+
+        At step j a row takes the state that step j - 1 put out one row earlier, and sees what a draft of that length
+        would see: the true rows up to where it began, then its own.
+        """
+        length = states.shape[1]
+        cos, sin = _turns(length, self.shape, states.device)
+        told = self.embedding_norm(embeddings)
+        state = self.fused(states)
+        first: tuple[Tensor, Tensor] | None = None
+        own: list[tuple[Tensor, Tensor]] = []
+        out = []
+        for step in range(steps):
+            if step:
+                state = F.pad(state[:, :-1], (0, 0, 1, 0))
+            x = self.enter(torch.cat([told.to(state.dtype), self.hidden_norm(state).to(state.dtype)], -1))
+            q, k, v = self.block.project(x, cos, sin)
+            if first is None:
+                first = k, v
+            else:
+                own.append((k, v))
+            r = self.block.finish(x, _attend(q, first, own))
+            state = self.norm(r)
+            out.append(state)
+        return out
+
+
+class MedusaHeads(nn.Module):
+    """Independent heads (Medusa, arXiv 2401.10774): the i-th foretells i + 1 tokens on, from the same fused state."""
+
+    def __init__(self, shape: HeadsShape, count: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.fuse_norms = nn.ModuleList(Norm(shape.hidden, shape.eps) for _ in range(shape.taps))
+        self.fuse = nn.Linear(shape.taps * shape.hidden, shape.hidden, bias=False)
+        self.heads = nn.ModuleList(nn.Linear(shape.hidden, shape.hidden, bias=False) for _ in range(count))
+        self.norm = Norm(shape.hidden, shape.eps)
+
+    def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:  # noqa: ARG002 - reads no token
+        """Return the states [B, L, H] of the first ``steps`` heads, each laid at the row whose token it foretells."""
+        parts = [norm(states[:, :, i]) for i, norm in enumerate(self.fuse_norms)]
+        fused = self.fuse(torch.cat(parts, -1))
+        out = []
+        for step, head in enumerate(list(self.heads)[:steps]):
+            state: Tensor = self.norm(F.silu(head(fused)) + fused)
+            out.append(F.pad(state[:, : state.shape[1] - step], (0, 0, step, 0)))
+        return out
+
+
+def _attend(q: Tensor, first: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return what queries [B, heads, L, D] see after so many own rows as ``own`` has: [B, heads, L, D]."""
+    group = q.shape[1] // first[0].shape[1]
+    keys, values = (x.repeat_interleave(group, 1) for x in first)
+    if not own:
+        return F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+    length, steps = q.shape[2], len(own)
+    scores = q @ keys.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [B, heads, L, L]
+    hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).tril(-steps).logical_not()
+    scores = scores.masked_fill(hidden, -math.inf)
+    beside, theirs = [], []
+    for i, (k, v) in enumerate(own, 1):  # step i's row for the place steps - i before
+        back = steps - i
+        k, v = (F.pad(x, (0, 0, back, 0))[:, :, : x.shape[2]].repeat_interleave(group, 1) for x in (k, v))
+        beside.append((q * k).sum(-1, keepdim=True) / math.sqrt(q.shape[-1]))
+        theirs.append(v)
+    weights = torch.cat([scores.float(), torch.cat(beside, -1).float()], -1).softmax(-1).to(q.dtype)
+    attended = weights[..., :length] @ values
+    for i, v in enumerate(theirs):
+        attended = attended + weights[..., length + i : length + i + 1] * v
+    return attended
+
+
+def _turns(length: int, shape: HeadsShape, device: torch.device) -> tuple[Tensor, Tensor]:
+    dims = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * shape.theta**-dims
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos().float().to(device), angles.sin().float().to(device)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return (x * cos + turned * sin).to(x.dtype)

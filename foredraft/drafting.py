@@ -11,24 +11,27 @@ from typing import Any, Final
 from foredraft.compose import Host, Machine, load_host
 from foredraft.core.draft import Drafter
 from foredraft.drafters.first import FirstOf
+from foredraft.drafters.heads import HeadsDrafter
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.errors import DrafterError, VocabularyMismatch
+from foredraft.models.heads import MedusaHeads, RecurrentHeads, open_heads
 from foredraft.models.layer_choice import layers_view
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Settings
 from foredraft.retrieval.memory import Memory
 from foredraft.strangers import guarded, import_drafter
 
+LoadHeads = Callable[[str], RecurrentHeads | MedusaHeads]
 AUTO: Final = "suffix"
 DRAFT_TOKENS: Final = 15
 PER_MATCH: Final = 4  # measured, docs/log.md
 FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
 BRANCHES: Final = 2
 MODEL_TOKENS: Final = 5
-_LATER: Final = ("heads",)
+HEADS_TOKENS: Final = 4
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -38,11 +41,9 @@ def check_names(names: str) -> None:
         kind, _, rest = name.partition(":")
         if kind == "model" and not rest:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
-        if kind in _LATER:
-            raise DrafterError(f"drafter {kind} is not in this version yet: use suffix or model:PATH")
-        simple = name in ("auto", "none", "lookup", "suffix") or kind in ("model", "layers")
+        simple = name in ("auto", "none", "lookup", "suffix") or kind in ("model", "layers", "heads")
         if not simple and not _CLASS.fullmatch(name):
-            known = "auto, none, lookup, suffix, model:PATH, layers or package.module:Class"
+            known = "auto, none, lookup, suffix, model:PATH, layers, heads or package.module:Class"
             raise DrafterError(f"unknown drafter {name!r}: use {known}")
 
 
@@ -53,15 +54,18 @@ def make_drafter(
     draft_tokens: int | None,
     temperature: float | None,
     memory: Memory | None = None,
+    load_heads: LoadHeads | None = None,
 ) -> Drafter:
     """Return the drafter that ``names`` says; several joined by ``+`` are asked in order.
 
-    ``load_draft`` loads a draft model by name; ``memory`` holds the recent texts that requests may name a scope of.
+    ``load_draft`` loads a draft model by name, ``load_heads`` heads by their path (``heads_of``); ``memory`` holds the
+    recent texts that requests may name a scope of.
     Raises DrafterError for a name nobody knows.
     """
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
-    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature, memory) for part in parts]
+    load_heads = load_heads or heads_of(host)
+    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature, memory, load_heads) for part in parts]
     return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
 
 
@@ -72,6 +76,7 @@ def _one_drafter(
     draft_tokens: int | None,
     temperature: float | None,
     memory: Memory | None,
+    load_heads: LoadHeads,
 ) -> Drafter:
     kind, _, rest = (AUTO if name == "auto" else name).partition(":")
     if kind == "none":
@@ -86,7 +91,21 @@ def _one_drafter(
     if kind == "layers":
         view, length = layers_view(host.target, rest, host.cache, host.name, host.identity)
         return ModelDrafter(view, view.vocabulary, temperature, length if draft_tokens is None else None, kind)
+    if kind == "heads":
+        return HeadsDrafter(load_heads(rest), temperature, HEADS_TOKENS if draft_tokens is None else None)
     return import_drafter(name)
+
+
+def heads_of(host: Host) -> LoadHeads:
+    """Return what opens heads for a model, each once, whatever length or temperature they draft with."""
+    opened: dict[str, RecurrentHeads | MedusaHeads] = {}
+
+    def load(which: str) -> RecurrentHeads | MedusaHeads:
+        if which not in opened:
+            opened[which] = open_heads(which, host.target.model, host.folder, host.cache, host.name)
+        return opened[which]
+
+    return load
 
 
 def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
@@ -143,6 +162,7 @@ class Drafters:
         self._memory = memory
         self._progress = progress
         self._hosts: dict[str, Host] = {}
+        self._heads = heads_of(host)
         self._made: dict[tuple[str, int | None, float | None], Drafter] = {}
         self._draft_tokens = draft_tokens
         self._draft_temperature = draft_temperature
@@ -184,7 +204,7 @@ class Drafters:
             given = {"draft_tokens": length, "draft_temperature": warmth}
             names = [name for name, value in given.items() if value is not None]
             return [f"{' and '.join(names)} had no effect: nothing is drafted"] if names else []
-        if warmth is None or any(isinstance(part, ModelDrafter) for part in parts_of(drafter)):
+        if warmth is None or any(isinstance(part, ModelDrafter | HeadsDrafter) for part in parts_of(drafter)):
             return []
         return [f"draft_temperature had no effect: drafter {drafter.name} does not draw by it"]
 
@@ -200,7 +220,8 @@ class Drafters:
             return guarded(asked)
         key = (asked, length, temperature)
         if key not in self._made:
-            self._made[key] = make_drafter(asked, self._host, self._load, length, temperature, self._memory)
+            given = (self._host, self._load, length, temperature, self._memory, self._heads)
+            self._made[key] = make_drafter(asked, *given)
         return self._made[key]
 
     def _load(self, name: str) -> Host:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
-from foredraft.drafting import Drafters
+from foredraft.drafters.heads import HeadsDrafter
+from foredraft.drafting import Drafters, parts_of
 from foredraft.options import Settings
 from foredraft.result import Predicted
 
@@ -28,6 +29,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
         notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
     elif copied == Predicted(0, 0):
         notices.append("prediction had no use: no guess was copied from it")
+    notices += [part.notice for part in parts_of(drafter) if isinstance(part, HeadsDrafter) and part.notice is not None]
     return notices + drafters.without_effect(settings, drafter)
 
 

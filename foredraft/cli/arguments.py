@@ -39,7 +39,7 @@ def add_model(parser: Parser) -> None:
     group.add_argument(
         "--drafter",
         metavar="D",
-        help="auto (default), none, lookup, suffix, model:PATH, layers, package.module:Class, or several joined by +",
+        help="auto (default), none, lookup, suffix, model:PATH, layers, heads, package.module:Class, some joined by +",
     )
     group.add_argument("--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto)")
     group.add_argument(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from foredraft.models.spec import DecoderSpec
+    from foredraft.models.weights import Weights
 
 _SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096
+_VALUES: Final = 64  # of each tensor, at most
 
 
 def folder_identity(folder: Path) -> str:
@@ -27,6 +32,26 @@ def folder_identity(folder: Path) -> str:
             for i in range(_SAMPLES):
                 file.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def weights_digest(weights: Weights, spec: DecoderSpec) -> str:
+    """Return a digest of what a decoder computes with: the same for a model in bfloat16 and in wider copies of that.
+
+    Of each tensor that the decoder needs, in the order of their names, values a fixed step apart are read and rounded
+    to bfloat16. Raises WeightsError for a tensor that is no float.
+    """
+    from foredraft.models.weights import decoder_prefix, ignored, narrowed  # numpy, which --help does without
+
+    digest = hashlib.sha256()
+    prefix = decoder_prefix(weights.names())
+    for name in sorted(weights.names()):
+        if ignored(name, spec, prefix):
+            continue
+        raw = weights.raw(name).reshape(-1)
+        sample = raw[:: max(1, -(-len(raw) // _VALUES))]
+        digest.update(f"{name}:{list(weights.shape(name))}\n".encode())
+        digest.update(narrowed(sample, weights.dtype(name), f"{weights.folder}: {name}").tobytes())
     return digest.hexdigest()[:16]
 
 

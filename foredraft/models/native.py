@@ -40,7 +40,8 @@ class NativeModel:
 
     ``weights`` is an open checkpoint or its folder. Weights are packed for the model, or found packed under
     ``cache/packed`` by ``identity``; without both they are packed into memory. ``tier`` None is the best that runs,
-    ``threads`` None as many as there are cores for this process.
+    ``threads`` None as many as there are cores for this process; ``beside`` another model, both are that model's own,
+    and calls on the two wait for each other.
 
     Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
     spec's, ModelError where the library or memory is missing.
@@ -60,6 +61,7 @@ class NativeModel:
         tier: str | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
+        beside: NativeModel | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
@@ -68,19 +70,23 @@ class NativeModel:
         self.vocabulary = spec.vocabulary
         self.context = spec.context
         self.layers = spec.layers
-        self.threads = cores() if threads is None else threads
+        self.threads: int = beside.threads if beside is not None else cores() if threads is None else threads
         if not 1 <= self.threads <= 1024:
             raise OptionError(f"threads must be from 1 to 1024, not {threads}")
-        self.tier, refused = choose_tier(tier)
+        self.tier: str
+        self.tier, refused = choose_tier(beside.tier if beside is not None else tier)
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype))
         weights = weights if isinstance(weights, Weights) else open_weights(weights)
         self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress)
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
         self.notice = "; ".join(part for part in (refused, unkept, many) if part) or None
-        model, tier_name = ctypes.c_void_p(), self.tier.encode()
+        model, name, out = ctypes.c_void_p(), self.tier.encode(), ctypes.byref
         at, size = self._packed.ctypes.data, self._packed.nbytes
-        check(library().fd_open(ctypes.byref(native), at, size, tier_name, self.threads, ctypes.byref(model)))
-        self._model = model
+        if beside is None:
+            check(library().fd_open(out(native), at, size, name, self.threads, out(model)))
+        else:
+            check(library().fd_open_beside(out(native), at, size, beside.handle, out(model)))
+        self.handle: ctypes.c_void_p = model  # of the library
         weakref.finalize(self, _close, library(), model, self._packed)
         self._subsets: list[int] = []
         self._every = np.arange(2 * spec.layers, dtype=np.int32)
@@ -138,30 +144,30 @@ class NativeModel:
             tapped=states.ctypes.data,
             **{name: values.ctypes.data for name, values in arrays.items()},
         )
-        check(library().fd_forward(self._model, ctypes.byref(request)))
+        check(library().fd_forward(self.handle, ctypes.byref(request)))
         return Scored(scores, starts, dict(zip(taps, states, strict=True)))
 
     def subset(self, ids: Sequence[int]) -> int:
         """Prepare a part of the vocabulary; returns the number to ask ``run`` for its logits, bit for bit the same."""
         number, tokens = ctypes.c_int32(), _ints("token", ids)
-        check(library().fd_subset(self._model, tokens.ctypes.data, len(tokens), ctypes.byref(number)))
+        check(library().fd_subset(self.handle, tokens.ctypes.data, len(tokens), ctypes.byref(number)))
         self._subsets.append(len(tokens))
         return number.value
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Move the kept rows together; see Model."""
         kept, (number, after) = _ints("row to keep", rows), _ints("slot or start", (slot, start)).tolist()
-        check(library().fd_compact(self._model, number, after, kept.ctypes.data, len(kept)))
+        check(library().fd_compact(self.handle, number, after, kept.ctypes.data, len(kept)))
         return len(kept)
 
     def release(self, slot: int) -> None:
         """Free a slot's memory."""
-        check(library().fd_release(self._model, int(_ints("slot", [slot])[0])))
+        check(library().fd_release(self.handle, int(_ints("slot", [slot])[0])))
 
     def floor(self) -> float:
         """Read all packed weights once, by the same threads, and return the seconds: what no pass can beat."""
         seconds = ctypes.c_double()
-        check(library().fd_floor(self._model, ctypes.byref(seconds)))
+        check(library().fd_floor(self.handle, ctypes.byref(seconds)))
         return seconds.value
 
     def working_bytes(self) -> int:
@@ -174,7 +180,7 @@ class NativeModel:
 
     def _memory(self) -> tuple[int, int]:
         working, slots = ctypes.c_uint64(), ctypes.c_uint64()
-        check(library().fd_memory(self._model, ctypes.byref(working), ctypes.byref(slots)))
+        check(library().fd_memory(self.handle, ctypes.byref(working), ctypes.byref(slots)))
         return working.value, slots.value
 
 

@@ -16,7 +16,7 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.rope import inverse_frequencies
 from foredraft.models.spec import DecoderSpec
 
-VERSION: Final = 2  # of the interface and the packed form; FD_VERSION of native/api.h
+VERSION: Final = 3  # of the interface and the packed form; FD_VERSION of native/api.h
 TYPES: Final = {"BF16": 0, "F16": 1, "F32": 2, "F64": 3}
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
@@ -121,6 +121,7 @@ def library() -> Any:
         ("fd_pack", c_int32, [spec, c_void_p, c_int32, c_int32, c_void_p, c_int32, c_int64, c_int64, c_int64]),
         ("fd_digest", c_int32, [c_void_p, c_uint64, c_int32, POINTER(c_uint64)]),
         ("fd_open", c_int32, [spec, c_void_p, c_uint64, c_char_p, c_int32, POINTER(c_void_p)]),
+        ("fd_open_beside", c_int32, [spec, c_void_p, c_uint64, model, POINTER(c_void_p)]),
         ("fd_close", None, [model]),
         ("fd_forward", c_int32, [model, POINTER(NativeRequest)]),
         ("fd_compact", c_int32, [model, c_int32, c_int32, c_void_p, c_int32]),
@@ -135,6 +136,9 @@ def library() -> Any:
         ("fd_law_draw", c_int32, [law, c_double]),
         ("fd_law_race", c_int32, [law, NativePlace]),
         ("fd_gaps", None, [NativePlace, c_int32, c_void_p]),
+        ("fd_heads_open", c_int32, [model, model, c_void_p, POINTER(c_void_p)]),
+        ("fd_heads_close", None, [c_void_p]),
+        ("fd_heads_run", c_int32, [c_void_p, c_void_p]),
     ):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, takes

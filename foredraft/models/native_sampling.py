@@ -14,7 +14,7 @@ import numpy as np
 
 from foredraft.core.draft import Array
 from foredraft.core.law import Dense, Law, Point, Sparse
-from foredraft.core.noise import Noise
+from foredraft.core.noise import _GUESS, Noise
 from foredraft.core.sampling import LawOf, SamplingParams, law_of
 from foredraft.errors import ModelError, NumericalError, OptionError
 from foredraft.models.native_library import NativeLawStruct, NativePlace, library
@@ -130,10 +130,34 @@ class NativeLaw(Sparse):
         return self._at
 
 
+class LawRoom:
+    """Room for ``count`` laws over ``size`` tokens that the library itself makes, from rows that it writes."""
+
+    def __init__(self, size: int, params: SamplingParams, count: int) -> None:
+        self.structs = (NativeLawStruct * count)()
+        self._keep = []
+        for i, row in enumerate(np.empty((count, size), np.float32)):
+            self.structs[i], keep = _struct_of(row, params.temperature, params.top_k, params.top_p, params.min_p)
+            self._keep.append(keep)
+
+    def law(self, i: int) -> NativeLaw:
+        """Return the i-th law, once the library has made it."""
+        return NativeLaw(self.structs[i], self._keep[i], None, ())
+
+
 class NativeNoise(Noise):
     """The same noise, with the races of native laws in the library. Other laws race by the rule of the base."""
 
     __slots__ = ()
+
+    def uniform(self, node: int) -> float:
+        """Return the number in [0, 1) that draws the draft's node ``node`` under the ratio rule; see ``guess``."""
+        return self._uniform(_GUESS, node)
+
+    def places(self, count: int) -> NativePlace | None:
+        """Return the first of ``count`` places as the library takes it; None where its numbers are too large for it."""
+        fits = self.position + count <= _WORD and self.choice < _WORD
+        return NativePlace(self.seed, self.position, self.choice) if fits else None
 
     def race(self, law: Law, depth: int) -> int:
         """Draw from ``law`` the token ``depth`` places on, by that place's clocks; see ``Noise.race``."""

@@ -20,7 +20,7 @@ from foredraft.errors import ModelError, StorageError, WeightsError
 from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, cores, library, native_spec
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.store import Progress, building, require_space
-from foredraft.models.weights import Weights
+from foredraft.models.weights import Weights, decoder_prefix, widened
 
 Bytes = NDArray[np.uint8]
 MAGIC: Final = b"FDPACKED"
@@ -203,9 +203,8 @@ class Packer:
     def _tensors(self) -> Iterator[tuple[str, int, int, str, NDArray[Any]]]:
         """Yield each tensor with its part, layer and first output. Refuses what is left over at the end."""
         spec, names = self.spec, self.weights.names()
-        tail = "embed_tokens.weight"
-        prefix = next((name.removesuffix(tail) for name in names if name.endswith(tail)), "model.")
-        embedding = prefix + tail
+        prefix = decoder_prefix(names)
+        embedding = f"{prefix}embed_tokens.weight"
         head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
         if head is None:
             raise WeightsError(
@@ -269,10 +268,7 @@ class Packer:
         return self._vector(name, width) + np.float32(1 if self.spec.norm == "unit" else 0)
 
     def _vector(self, name: str, width: int) -> NDArray[Any]:
-        raw = self._read(name, (width,))
-        if self.weights.dtype(name) == "BF16":
-            return (raw.astype(np.uint32) << 16).view(np.float32)
-        return raw.astype(np.float32)
+        return widened(self._read(name, (width,)), self.weights.dtype(name))
 
     def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if self.weights.shape(name) != shape:

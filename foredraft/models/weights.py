@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -42,8 +43,15 @@ class _Tensor:
 class Weights:
     """The tensors of one checkpoint, by name. Arrays are views of the files; writing to one changes no file."""
 
-    def __init__(self, folder: Path, files: list[NDArray[np.uint8]], tensors: dict[str, _Tensor]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        files: list[NDArray[np.uint8]],
+        tensors: dict[str, _Tensor],
+        metadata: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
+        self.metadata = metadata
         self._files = files
         self._tensors = tensors
 
@@ -73,10 +81,7 @@ class Weights:
         ``prefix`` begins the names of the decoder's own tensors; other towers of a composite model may lie beside it.
         """
         for name in self.names():
-            known = name in used or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
-            twin = spec.tied and name.endswith("lm_head.weight")
-            tower = spec.composite and not name.startswith(prefix)
-            if not (known or twin or tower):
+            if name not in used and not ignored(name, spec, prefix):
                 raise WeightsError(f"{self.folder}: a {spec.family} decoder has no use for {name}")
 
     def _find(self, name: str) -> _Tensor:
@@ -115,6 +120,53 @@ def open_weights(folder: str | Path) -> Weights:
         if name not in tensors:
             raise WeightsError(f"{folder} has no tensor {name}, although its index names it: fetch the model again")
     return Weights(folder, files, tensors)
+
+
+def open_file(path: Path) -> Weights:
+    """Open one safetensors file, its ``metadata`` included. Raises WeightsError as ``open_weights`` does."""
+    mapped = _map(path)
+    return Weights(path, [mapped], dict(_read_header(path, mapped, 0)), _metadata(mapped))
+
+
+def held_weights(where: Path, tensors: Mapping[str, NDArray[Any]]) -> Weights:
+    """Return arrays as the tensors of a checkpoint, uint16 as bfloat16; ``where`` is what faults name."""
+    kinds = {np.dtype(code): kind for kind, code in TYPES.items() if not kind.startswith(("F8", "U"))}
+    files, entries = [], {}
+    for number, (name, array) in enumerate(tensors.items()):
+        flat = np.ascontiguousarray(array)
+        files.append(flat.reshape(-1).view(np.uint8))
+        entries[name] = _Tensor(number, kinds[flat.dtype], array.shape, 0)
+    return Weights(where, files, entries)
+
+
+def ignored(name: str, spec: DecoderSpec, prefix: str) -> bool:
+    """Say whether a decoder has no need of a tensor: an old buffer, a tied head's twin, another tower's."""
+    twin = spec.tied and name.endswith("lm_head.weight")
+    tower = spec.composite and not name.startswith(prefix)
+    return twin or tower or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
+
+
+def decoder_prefix(names: Collection[str]) -> str:
+    """Return what begins the names of a decoder's own tensors."""
+    tail = "embed_tokens.weight"
+    return next((name.removesuffix(tail) for name in names if name.endswith(tail)), "model.")
+
+
+def widened(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """Return what ``raw`` gave as float32, any shape; ``dtype`` is a 16, 32 or 64 bit float's name in safetensors."""
+    if dtype == "BF16":
+        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return raw.astype(np.float32)
+
+
+def narrowed(raw: NDArray[Any], dtype: str, where: str) -> NDArray[np.uint16]:
+    """Return what ``raw`` gave as bfloat16, rounded to the nearest and even. Raises WeightsError for no float."""
+    if dtype == "BF16":
+        return raw
+    if dtype not in ("F16", "F32", "F64"):
+        raise WeightsError(f"{where} is {dtype}, and only 16, 32 and 64 bit floats are read")
+    wide = widened(raw, dtype).view(np.uint32)
+    return ((wide + np.uint32(0x7FFF) + (wide >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
 
 
 def _refuse_pickled(folder: Path) -> None:
@@ -179,6 +231,13 @@ def _read_header(path: Path, mapped: NDArray[np.uint8], file: int) -> Iterator[t
         reached = end
     if reached != size:
         raise WeightsError(f"{path} is damaged: {size - reached} bytes belong to no tensor, fetch the model again")
+
+
+def _metadata(mapped: NDArray[np.uint8]) -> Mapping[str, str]:
+    """Return the texts that a file's header carries beside its tensors; it was read before, and is one."""
+    length = int.from_bytes(mapped[:8].tobytes(), "little")
+    found = json.loads(mapped[8 : 8 + length].tobytes().decode("utf-8")).get("__metadata__")
+    return {name: value for name, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
 
 
 def _read_entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:

@@ -1,47 +1,9 @@
-// The boundary: checks arguments, turns faults into messages.
-#include "api.h"
+// The boundary: checks arguments.
+#include "guard.h"
 
-#include <system_error>
-
-#include "model.h"
+using namespace foredraft;
 
 namespace {
-
-using foredraft::Fault;
-
-thread_local char message[256];
-
-template <class Work>
-int guarded(Work work) {
-  const char* text = "";
-  std::string own;
-  try {
-    work();
-    return 0;
-  } catch (const Fault& fault) {
-    own = fault.text;
-    text = own.c_str();
-  } catch (const std::bad_alloc&) {
-    text = "there is not enough memory for the native pass";
-  } catch (const std::system_error&) {
-    text = "the system gives the native pass no more threads";
-  } catch (...) {
-    text = "the native pass failed in a way that it does not know";
-  }
-  std::strncpy(message, text, sizeof message - 1);
-  return -1;
-}
-
-// One call at a time, and none in a child of fork, which has no threads but the caller.
-template <class Work>
-int in_turn(fd_model* model, Work work) {
-  return guarded([&] {
-    std::lock_guard<std::mutex> lock(model->mutex);
-    if (model->process != foredraft::process_number())
-      throw Fault{"the model was loaded before this process forked: load it again"};
-    work();
-  });
-}
 
 void check_threads(int32_t threads) {
   if (threads < 1 || threads > 1024) throw Fault{"threads must be from 1 to 1024"};
@@ -80,7 +42,7 @@ int fd_open(const fd_spec* spec, const void* packed, uint64_t bytes, const char*
     check_threads(threads);
     if (bytes != foredraft::Layout(*spec).bytes() || reinterpret_cast<uintptr_t>(packed) % 64)
       throw Fault{"the packed weights are not those of this model"};
-    *model = new fd_model(*spec, packed, kernels, threads);
+    *model = new fd_model(*spec, packed, kernels, std::make_shared<foredraft::Team>(threads));
   });
 }
 

@@ -157,6 +157,18 @@ void pack(const fd_spec& spec, void* packed, int32_t kind, int32_t layer, const 
   });
 }
 
+void embed(const fd_model& model, size_t token, float* x) {
+  const size_t hidden = model.spec.hidden, column = token % kLanes;
+  with_element(model.spec, [&](auto element) {
+    using T = decltype(element);
+    const bool tied = model.spec.tied;
+    const T* row = tied ? model.weights<T>(FD_HEAD) + (token - column) * round_up(hidden, kDepth)
+                        : model.weights<T>(FD_EMBEDDING) + token * hidden;
+    for (size_t k = 0; k < hidden; ++k)
+      x[k] = read(row, sizeof(T) == 2 ? FD_BF16 : FD_F32, tied ? at<T>(k, column) : k) * model.spec.embedding_scale;
+  });
+}
+
 void compact(fd_model& model, Slot& slot, size_t start, const int32_t* rows, size_t count) {
   with_element(model.spec, [&](auto element) {
     using T = decltype(element);
@@ -245,7 +257,8 @@ double read_all(fd_model& model) {
 
 }  // namespace foredraft
 
-fd_model::fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier, int threads)
+fd_model::fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier,
+                   std::shared_ptr<foredraft::Team> by)
     : spec(given),
       windows(given.windows, given.windows + given.layers),
       rope_of(given.rope_of, given.rope_of + given.layers),
@@ -254,9 +267,9 @@ fd_model::fd_model(const fd_spec& given, const void* data, const foredraft::Kern
       layout(given),
       packed(static_cast<const char*>(data)),
       kernels(tier),
-      team(threads),
+      shared_team(std::move(by)), team(*shared_team),
       process(foredraft::process_number()),
-      own(threads) {
+      own(team.size()) {
   size_t turns = 0;
   for (int32_t dim : rope_dims) turns += dim / 2;
   rope_turns.assign(given.rope_turns, given.rope_turns + turns);

@@ -108,7 +108,7 @@ struct Subset {
 }  // namespace foredraft
 
 struct fd_model {
-  fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier, int threads);
+  fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier, std::shared_ptr<foredraft::Team> by);
 
   fd_spec spec;
   std::vector<int32_t> windows, rope_of, rope_dims;
@@ -116,9 +116,9 @@ struct fd_model {
   foredraft::Layout layout;
   const char* packed;
   const foredraft::Kernels* kernels;
-  foredraft::Team team;
+  std::shared_ptr<foredraft::Team> shared_team;  // which other models may have too
+  foredraft::Team& team;
   long process;
-  std::mutex mutex;
   std::map<int32_t, foredraft::Slot> slots;
   std::vector<foredraft::Subset> subsets;
   foredraft::Buffer shared;
@@ -147,6 +147,7 @@ struct fd_model {
 
 namespace foredraft {
 
+void embed(const fd_model& model, size_t token, float* x);  // into x [hidden], scaled
 void forward(fd_model& model, const fd_request& request);
 void compact(fd_model& model, Slot& slot, size_t start, const int32_t* rows, size_t count);
 int32_t make_subset(fd_model& model, const int32_t* ids, int32_t count);

@@ -146,27 +146,10 @@ void Pass<T>::work(int thread) {
 // Reads the rows' embeddings, and turns the positions into angles.
 template <class T>
 void Pass<T>::input(const Block& block, Own<T>& own) {
-  for (size_t r = 0; r < block.rows; ++r) {
-    float* x = own.x + r * hidden_;
-    if (request_.hidden) {
-      std::memcpy(x, request_.hidden + (block.row + r) * hidden_, hidden_ * sizeof(float));
-      continue;
-    }
-    const size_t token = request_.tokens[block.row + r];
-    const T* row = spec_.tied ? model_.weights<T>(FD_HEAD) + token / kLanes * kLanes * depth_
-                              : model_.weights<T>(FD_EMBEDDING) + token * hidden_;
-    for (size_t k = 0; k < hidden_; ++k) {
-      const T value = spec_.tied ? row[at<T>(k, token % kLanes)] : row[k];
-      if constexpr (sizeof(T) == 2) {
-        const uint32_t u = uint32_t(value) << 16;
-        std::memcpy(x + k, &u, sizeof u);
-      } else {
-        x[k] = value;
-      }
-    }
-    if (spec_.embedding_scale != 1.0f)
-      for (size_t k = 0; k < hidden_; ++k) x[k] *= spec_.embedding_scale;
-  }
+  if (request_.hidden)
+    std::memcpy(own.x, request_.hidden + block.row * hidden_, block.rows * hidden_ * sizeof(float));
+  for (size_t r = 0; r < block.rows && !request_.hidden; ++r)
+    embed(model_, request_.tokens[block.row + r], own.x + r * hidden_);
   for (size_t r = own.thread; r < block.rows; r += model_.team.size())
     for (size_t rope = 0, j = 0; rope < size_t(spec_.ropes); ++rope)
       for (int32_t i = 0; i < spec_.rope_dims[rope] / 2; ++i, ++j) {

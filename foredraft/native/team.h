@@ -18,6 +18,7 @@ class Team {
   ~Team() { end(); }
 
   int size() const { return size_; }
+  std::mutex turn;  // held by whoever calls run: models may share a team
   // Runs work(thread number) on all threads, the caller being number 0; work must not throw.
   void run(const std::function<void(int)>& work);
   // Within run: waits for all threads; then begins a new count of pieces.

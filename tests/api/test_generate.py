@@ -212,7 +212,7 @@ def test_a_strangers_drafter_is_an_object(tiny: Path, lm: LanguageModel) -> None
         ("nonsense", "unknown drafter 'nonsense'"),
         ("model", "needs a model"),
         ("model:/nowhere/at/all", "."),
-        ("heads:x", "not in this version yet"),
+        ("heads:x", "there is no file x: foredraft train heads"),
         ("lookup+", "unknown drafter ''"),
         ("no.such.module:Class", "No module named 'no'"),
         ("foredraft.errors:Nothing", "has no Nothing"),

@@ -97,7 +97,8 @@ class Collector:
     def _questions(self, number: int) -> Iterator[Sequence[int]]:
         """Yield chat prompts that hold a question the target wrote."""
         words = self.host.tokenizer
-        assert words is not None and self._opening is not None
+        assert words is not None
+        assert self._opening is not None
         for attempt in range(64):
             texts = [
                 self._drawn(self._opening, _QUESTION, ("question", number, attempt, i), top_p=0.95)

@@ -223,7 +223,8 @@ class HeadsMaker:
     def _tensors(self, trainer: HeadsTrainer, ids: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
         module = trainer.module
         made: dict[str, Tensor] = {
-            "fuse.norms": torch.stack([cast("Tensor", norm.weight) for norm in module.fuse_norms]), "fuse.weight": module.fuse.weight,
+            "fuse.norms": torch.stack([cast("Tensor", norm.weight) for norm in module.fuse_norms]),
+            "fuse.weight": module.fuse.weight,
             "model.norm.weight": module.norm.weight,
         }  # fmt: skip
         if isinstance(module, MedusaHeads):

@@ -1,4 +1,4 @@
-"""How far the heads' laws lie from the target's: lambda KL + (1 - lambda) TV (arXiv 2602.23881), without a [rows, V] tensor.
+"""How far the heads' laws lie from the target's: lambda KL + (1 - lambda) TV (arXiv 2602.23881).
 
 The target's law is known at its likeliest tokens. Their KL is a cross-entropy, and TV is 1 less the acceptance, the sum
 of min(p, q). lambda = exp(-3 acceptance): KL while little is accepted, for TV alone trains poorly from nothing.

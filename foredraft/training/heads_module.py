@@ -117,7 +117,7 @@ class RecurrentHeads(nn.Module):
         return cast("Tensor", self.fuse(torch.cat(parts, -1)))
 
     def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:
-        """Return the states s [B, L, H] of each of ``steps`` steps; a step's first rows, fewer than its number, are void.
+        """Return the states s [B, L, H] of each of ``steps`` steps; its first rows, fewer than its number, are void.
 
         At step j a row takes the state that step j - 1 put out one row earlier, and sees what a draft of that length
         would see: the true rows up to where it began, then its own.

@@ -120,7 +120,7 @@ class HeadsTrainer:
                 progress.batch += 1
                 progress.seconds += perf_counter() - began
                 yield progress
-                if self.done:
+                if progress.visits >= self.total:
                     return
             progress.epoch, progress.batch = progress.epoch + 1, 0
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack, overload
 
 from foredraft.compose import Host, Machine, load_host
 from foredraft.copying import Informed, informed, predicted
-from foredraft.core.draft import Drafter, Watch
+from foredraft.core.draft import Drafter, Planner, Watch
 from foredraft.drafting import Drafters, check_names, slower_paths
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
@@ -22,6 +22,7 @@ from foredraft.measure.watch import LawWatch
 from foredraft.models.store import Progress
 from foredraft.notices import notices_of
 from foredraft.options import Options, Settings, draft_length, draft_warmth, settle
+from foredraft.planned import Planning
 from foredraft.prompts import Prompt, is_batch
 from foredraft.recent import CACHE_TOKENS, RecentText, check_cache
 from foredraft.request import Request, Requests
@@ -80,7 +81,7 @@ def load(
     folder, vocabulary = machine.cache_folder, host.target.vocabulary
     recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
     drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
-    loaded = LanguageModel(host, drafters, recent)
+    loaded = LanguageModel(host, drafters, recent, Planning(host, progress))
     loaded.watch = LawWatch() if switch("watch", watch) else None
     loaded.load_s = perf_counter() - began
     return loaded
@@ -89,7 +90,7 @@ def load(
 class LanguageModel:
     """A loaded model with its default drafter. Made by ``load``; not safe for use from two threads at once."""
 
-    def __init__(self, host: Host, drafters: Drafters, recent: RecentText) -> None:
+    def __init__(self, host: Host, drafters: Drafters, recent: RecentText, planning: Planning) -> None:
         self.host = host
         self.load_s = 0.0
         self.watch: LawWatch | None = None
@@ -97,6 +98,7 @@ class LanguageModel:
         self._drafters = drafters
         self._recent = recent
         self._requests = Requests(host)
+        self._planning = planning
 
     @property
     def slower_paths(self) -> list[str]:
@@ -180,7 +182,8 @@ class LanguageModel:
     ) -> Generator[None, None, None]:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
-        planner = FixedPlanner(self._drafters.length(settings, drafter))
+        length = self._drafters.length(settings, drafter)
+        planner: Planner = self._planning.planner() if length is None else FixedPlanner(length)
         watches: list[Watch] = [tally] if self.watch is None else [tally, self.watch]
         if settings.logprobs is not None:
             recorder = LogprobRecorder(self.host.sampler.logprobs)
@@ -201,6 +204,7 @@ class LanguageModel:
         host, first = self.host, requests[0]
         choices = [request.choice(host.tokenizer) for request in requests]
         copied = None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests])
+        pace = self._planning.pace(first.tally, drafter, len(first.sequence))
         return Result(
             model=host.name,
             system_fingerprint=host.fingerprint,
@@ -212,8 +216,8 @@ class LanguageModel:
             prompt_tokens=first.sequence.prompt_length,
             cached_tokens=first.cached_tokens,
             completion_tokens=sum(len(choice.token_ids) for choice in choices),
-            speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter)),
-            timings=Timings.of(tally, self.load_s),
+            speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter) or pace.reason),
+            timings=Timings.of(tally, self.load_s, pace.plain_tokens_per_s),
             choices=choices,
             notices=self._notices(settings, drafter, copied),
             prediction=copied,

@@ -21,6 +21,7 @@ from foredraft.models.heads import MedusaHeads, RecurrentHeads, open_heads
 from foredraft.models.layer_choice import layers_view
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Settings
+from foredraft.planning.choose import Chooser
 from foredraft.retrieval.memory import Memory
 from foredraft.strangers import guarded, import_drafter
 
@@ -55,25 +56,32 @@ def make_drafter(
     temperature: float | None,
     memory: Memory | None = None,
     load_heads: LoadHeads | None = None,
+    planned: bool = False,
 ) -> Drafter:
-    """Return the drafter that ``names`` says; several joined by ``+`` are asked in order.
+    """Return the drafter that ``names`` says; of several joined by ``+``, in each round the one that promises most.
 
     ``load_draft`` loads a draft model by name, ``load_heads`` heads by their path (``heads_of``); ``memory`` holds the
-    recent texts that requests may name a scope of.
-    Raises DrafterError for a name nobody knows.
+    recent texts that requests may name a scope of. ``planned`` says that a planner will decide on lengths, so that
+    drafters have none of their own. Raises DrafterError for a name nobody knows.
     """
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
     load_heads = load_heads or heads_of(host)
-    drafters = [_one_drafter(part, host, load_draft, draft_tokens, temperature, memory, load_heads) for part in parts]
-    return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
+    capped = draft_tokens is None and not planned
+    drafters = [_one_drafter(part, host, load_draft, capped, temperature, memory, load_heads) for part in parts]
+    return drafters[0] if len(drafters) == 1 and not planned else _joined(drafters)
+
+
+def _joined(drafters: list[Drafter]) -> Drafter:
+    guessing = [drafter for drafter in drafters if not isinstance(drafter, NoDrafter)]
+    return Chooser(guessing) if guessing else drafters[0]
 
 
 def _one_drafter(
     name: str,
     host: Host,
     load_draft: Callable[[Any], Host],
-    draft_tokens: int | None,
+    capped: bool,
     temperature: float | None,
     memory: Memory | None,
     load_heads: LoadHeads,
@@ -82,17 +90,17 @@ def _one_drafter(
     if kind == "none":
         return NoDrafter()
     if kind == "lookup":
-        return Lookup(per_match=PER_MATCH if draft_tokens is None else None)
+        return Lookup(per_match=PER_MATCH if capped else None)
     if kind == "suffix":
         branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
-        return Suffix(FLOOR if draft_tokens is None else 0.0, branches, memory)
+        return Suffix(FLOOR if capped else 0.0, branches, memory)
     if kind == "model":
-        return draft_model(load_draft(rest), host, draft_tokens, temperature)
+        return draft_model(load_draft(rest), host, capped, temperature)
     if kind == "layers":
         view, length = layers_view(host.target, rest, host.cache, host.name, host.identity)
-        return ModelDrafter(view, view.vocabulary, temperature, length if draft_tokens is None else None, kind)
+        return ModelDrafter(view, view.vocabulary, temperature, length if capped else None, kind)
     if kind == "heads":
-        return HeadsDrafter(load_heads(rest), temperature, HEADS_TOKENS if draft_tokens is None else None)
+        return HeadsDrafter(load_heads(rest), temperature, HEADS_TOKENS if capped else None)
     return import_drafter(name)
 
 
@@ -108,7 +116,7 @@ def heads_of(host: Host) -> LoadHeads:
     return load
 
 
-def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: float | None) -> ModelDrafter:
+def draft_model(draft: Host, host: Host, capped: bool, temperature: float | None) -> ModelDrafter:
     """Return a drafter around a second model. Raises VocabularyMismatch or DrafterError if it cannot draft."""
     if draft.off is not None:
         raise DrafterError(f"{draft.name} cannot draft: {draft.off}")
@@ -125,13 +133,12 @@ def draft_model(draft: Host, host: Host, draft_tokens: int | None, temperature: 
         raise VocabularyMismatch(
             f"{draft.name} cannot draft for {host.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
         )
-    length = MODEL_TOKENS if draft_tokens is None else None
-    return ModelDrafter(draft.target, ours, temperature, length)
+    return ModelDrafter(draft.target, ours, temperature, MODEL_TOKENS if capped else None)
 
 
 def parts_of(drafter: Drafter) -> Iterator[Drafter]:
     """Yield the drafters that are joined in one, or the one."""
-    if isinstance(drafter, FirstOf):
+    if isinstance(drafter, FirstOf | Chooser):
         for part in drafter.drafters:
             yield from parts_of(part)
     else:
@@ -164,6 +171,7 @@ class Drafters:
         self._hosts: dict[str, Host] = {}
         self._heads = heads_of(host)
         self._made: dict[tuple[str, int | None, float | None], Drafter] = {}
+        self._choosers: dict[int, Chooser] = {}
         self._draft_tokens = draft_tokens
         self._draft_temperature = draft_temperature
         self._asked: object = default
@@ -179,12 +187,11 @@ class Drafters:
         warmth = self._draft_temperature if settings.draft_temperature is None else settings.draft_temperature
         return self._drafter(name, length, warmth)
 
-    def length(self, settings: Settings, drafter: Drafter) -> int:
-        """Return how many guesses a round may have."""
+    def length(self, settings: Settings, drafter: Drafter) -> int | None:
+        """Return how many guesses a round may have; None where the planner decides."""
         if isinstance(drafter, NoDrafter):
             return 0
-        asked = settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
-        return DRAFT_TOKENS if asked is None else asked
+        return settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
 
     def off(self, settings: Settings, drafter: Drafter) -> str | None:
         """Say why nothing is guessed, where nothing is."""
@@ -214,15 +221,21 @@ class Drafters:
         if isinstance(asked, AssistantModel):
             if not isinstance(asked.model, str | Path):
                 host = load_host(asked.model, Machine(context=self._machine.context))
-                return draft_model(host, self._host, length, temperature)
+                return self._planned(draft_model(host, self._host, False, temperature), length)
             asked = f"model:{asked.model}"
         if not isinstance(asked, str):
-            return guarded(asked)
+            return self._planned(guarded(asked), length)
         key = (asked, length, temperature)
         if key not in self._made:
             given = (self._host, self._load, length, temperature, self._memory, self._heads)
-            self._made[key] = make_drafter(asked, *given)
+            self._made[key] = make_drafter(asked, *given, planned=length is None)
         return self._made[key]
+
+    def _planned(self, drafter: Drafter, length: int | None) -> Drafter:
+        """Return a drafter whose lengths the planner decides, unless somebody fixed them."""
+        if length is not None or isinstance(drafter, Chooser | NoDrafter):
+            return drafter
+        return self._choosers.setdefault(id(drafter), Chooser([drafter]))
 
     def _load(self, name: str) -> Host:
         """Load a draft model once, under the target's own machine options; its context is its own."""

@@ -41,6 +41,14 @@ class Speculative:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """What plain decoding is measured to give, in tokens a second (None: never measured), and what was decided, why."""
+
+    plain_tokens_per_s: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """Seconds of wall clock, and decoded tokens a second; those of the whole batch where there was one.
 
@@ -57,16 +65,19 @@ class Timings:
     speedup: float | None = None
 
     @classmethod
-    def of(cls, tally: Tally, load_s: float) -> Timings:
-        """Read the batch's tally."""
+    def of(cls, tally: Tally, load_s: float, plain: float | None = None) -> Timings:
+        """Read the batch's tally; ``plain`` is what one text gives without guesses."""
         decoded = tally.tokens - tally.answers
+        speed = decoded / tally.decode_s if tally.decode_s > 0 else None
         return cls(
             load_s=load_s,
             prefill_s=tally.prefill_s,
             decode_s=tally.decode_s,
-            tokens_per_s=decoded / tally.decode_s if tally.decode_s > 0 else None,
+            tokens_per_s=speed,
             draft_s=tally.draft_s,
             verify_s=tally.verify_s,
+            plain_tokens_per_s=plain,
+            speedup=speed / plain if speed and plain and tally.answers == 1 else None,
         )
 
 

@@ -36,9 +36,7 @@ class Draft:
     """A tree of guesses for one sequence, with the law each guess was drawn from.
 
     ``laws`` is None when every guess is certain of itself (a one-hot q: retrieval, argmax); otherwise it holds one law
-    a node, exactly the one the token was drawn from. Siblings count in order: a later one's law is the one it was drawn
-    from given the earlier ones. ``source`` names the drafter in the statistics.
-
+    a node, exactly the one the token was drawn from, a later sibling's given the earlier ones.
     Any sequences do, kept as tuples. Raises DrafterError for wrong lengths or numbers, or a parent after its child.
     """
 
@@ -46,6 +44,7 @@ class Draft:
     parents: tuple[int, ...] = ()  # [N]
     laws: tuple[Law, ...] | None = None  # [N] of [V]
     source: str = "none"
+    confidences: tuple[float, ...] | None = None  # [N] of each guess with all it builds on: a price, never a law
 
     def __post_init__(self) -> None:
         try:
@@ -98,7 +97,8 @@ class Draft:
         if nodes >= len(self):
             return self
         laws = None if self.laws is None else self.laws[:nodes]
-        return Draft(self.tokens[:nodes], self.parents[:nodes], laws, self.source)
+        sure = self.confidences and self.confidences[:nodes]
+        return Draft(self.tokens[:nodes], self.parents[:nodes], laws, self.source, sure)
 
 
 @dataclass(frozen=True, slots=True)

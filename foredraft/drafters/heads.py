@@ -102,13 +102,13 @@ class HeadsDrafter:
             following = known.following(sequence)
             drawn = self.heads.chain(known.slot, known.read, known.states(), following, floors, params, noise)
             known.asked = True
-            tokens, laws, broken = drawn.tokens, drawn.laws, drawn.broken
+            tokens, laws, sure, broken = drawn.tokens, drawn.laws, drawn.path, drawn.broken
         else:
-            tokens, laws, broken = self._grown(sequence, known, floors, params, noise)
+            tokens, laws, sure, broken = self._grown(sequence, known, floors, params, noise)
         if broken:
             known.broken = True
             self._broken += 1
-        return Draft.chain(tokens, laws, self.name)
+        return replace(Draft.chain(tokens, laws, self.name), confidences=tuple(sure))
 
     def _most(self, quote: Quote, known: _Known) -> int:
         """Return how many guesses there is room for."""
@@ -119,12 +119,13 @@ class HeadsDrafter:
 
     def _grown(
         self, sequence: Text, known: _Known, floors: Sequence[float], params: SamplingParams, noise: Noise
-    ) -> tuple[list[int], list[Law] | None, bool]:
-        """Draft a guess at a time: the tokens, their laws (None: certain), and whether logits were no numbers."""
+    ) -> tuple[list[int], list[Law] | None, list[float], bool]:
+        """Draft a guess at a time: tokens, laws (None: certain), how sure of each, whether they broke."""
         with np.errstate(over="ignore", invalid="ignore"):  # the law says what comes of it
             logits_after = self._logits_after(sequence, known)
         tokens: list[int] = []
         laws: list[Law] = []
+        sure: list[float] = []
         path = 1.0
         for depth, floor in enumerate(floors):
             if path < floor:
@@ -134,13 +135,14 @@ class HeadsDrafter:
                     logits = logits_after(tokens)
                 law = law_after(self._row(logits), sequence, tuple(tokens), params)
             except NumericalError:
-                return tokens, _unless_certain(laws), True
+                return tokens, _unless_certain(laws), sure, True
             except GenerationError:  # nothing can be drawn after the guesses, so they end here
                 break
             tokens.append(noise.guess(law, depth, depth))
             laws.append(law)
             path *= _sureness(logits) if isinstance(law, Point) else float(law[tokens[-1]])
-        return tokens, _unless_certain(laws), False
+            sure.append(path)
+        return tokens, _unless_certain(laws), sure, False
 
     def _logits_after(self, sequence: Text, known: _Known) -> Callable[[list[int]], Array]:
         """Return what gives the logits [Vd] after guesses, asked for none first and then with one more each time."""
@@ -222,6 +224,8 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 def _floors(quote: Quote, most: int) -> list[float]:
     """Return, for each guess that can pay, how likely what it builds on must be for that."""
+    if callable(known := getattr(quote, "floors", None)):  # a planner that knows its own prices
+        return list(known(most))
     floors: list[float] = []
     while len(floors) < most and quote.worth(1.0, len(floors)):
         low, high = 0.0, 1.0

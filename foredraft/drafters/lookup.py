@@ -26,6 +26,7 @@ class Lookup:
     """
 
     name = "lookup"
+    free = True  # next to a pass
     taps: tuple[int, ...] = ()
 
     def __init__(self, min_ngram: int = 1, max_ngram: int = 16, per_match: int | None = None) -> None:

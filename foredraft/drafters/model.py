@@ -82,7 +82,10 @@ class ModelDrafter:
             logits = self.model.extend(texts)  # [B, V]
             for row, i in enumerate(going):
                 self._grow(chains[i], logits[row, :], sequences[i], noises[i])
-        return [Draft.chain(c.tokens, _unless_certain(c.laws), self.name) for c in chains]
+        return [
+            replace(Draft.chain(c.tokens, _unless_certain(c.laws), self.name), confidences=tuple(c.sure))
+            for c in chains
+        ]
 
     def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing: the cache finds its way back when next asked."""
@@ -105,7 +108,8 @@ class ModelDrafter:
             chain.ended = True
             return
         token = noise.guess(law, depth, depth)
-        chain.survival *= float(law[token])
+        chain.survival *= sureness(row, self.vocabulary) if isinstance(law, Point) else float(law[token])
+        chain.sure.append(chain.survival)
         chain.tokens.append(token)
         chain.laws.append(law)
 
@@ -128,8 +132,16 @@ class _Chain:
 
     tokens: list[int] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
+    sure: list[float] = field(default_factory=list)
     survival: float = 1.0
     ended: bool = False
+
+
+def sureness(row: Array, vocabulary: int) -> float:
+    """Return the chance of the likeliest token at temperature 1: what a greedy guess is worth to its drafter."""
+    xp = array_namespace(row)
+    row = row[:vocabulary]
+    return 1.0 / float(xp.sum(xp.exp(row - xp.max(row))))
 
 
 def _unless_certain(laws: list[Law]) -> list[Law] | None:

@@ -32,6 +32,7 @@ class Suffix:
     """
 
     name = "suffix"
+    free = True  # next to a pass: whoever chooses among drafters may ask it in every round
     taps: tuple[int, ...] = ()
 
     def __init__(
@@ -99,10 +100,12 @@ class Suffix:
 
     def _worth(self, found: Guesses, quote: Quote) -> Draft:
         """Return the guesses up to the first that does not pay. Each is asked for by what it builds on."""
-        kept = 0
-        for row in found.rows:
-            if not quote.worth(found.paths[row[1]] if row[1] >= 0 else 1.0, kept):
+        kept, pays = 0, getattr(quote, "pays", None)  # a planner that prices a guess by its own chance
+        for i, row in enumerate(found.rows):
+            before = found.paths[row[1]] if row[1] >= 0 else 1.0
+            if not (quote.worth(before, kept) if pays is None else pays(found.paths[i], kept)):
                 break
             kept += 1
         rows = found.rows[:kept]
-        return Draft(tuple(row[0] for row in rows), tuple(row[1] for row in rows), None, self.name)
+        tokens, parents = tuple(row[0] for row in rows), tuple(row[1] for row in rows)
+        return Draft(tokens, parents, None, self.name, tuple(found.paths[:kept]))

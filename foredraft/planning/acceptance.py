@@ -1,0 +1,90 @@
+"""How often guesses are accepted, learnt as it goes: by depth, by how sure the drafter was, and how the text runs now.
+
+A guess behind a refused one was not tested and counts nowhere. What a drafter says of its own sureness is a price tag
+of its own making; what it is worth is counted here, path by path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last
+_WIDTH: Final = 0.5  # of a bin, in halvings of a path's sureness
+_BINS: Final = 18
+_STRENGTH: Final = 12.0  # tested guesses that a prior counts as
+_MEMORY: Final = 256.0  # tested guesses after which counts are halved
+_FOLLOW: Final = 0.2  # step of the drift towards how the text runs now, in log-odds
+
+
+class Acceptance:
+    """The acceptance of one drafter. ``prior`` is the chance of a guess, given those before it, before any was seen."""
+
+    def __init__(self, prior: float = 0.5) -> None:
+        self._hits = [_STRENGTH * prior] * DEPTHS
+        self._tests = [_STRENGTH] * DEPTHS
+        self._survived = [0.0] * _BINS
+        self._tried = [0.0] * _BINS
+        self._drift = 0.0
+        self.tested = 0
+        self.accepted = 0
+        self._chances = [prior] * DEPTHS
+
+    def chance(self, depth: int) -> float:
+        """Return the chance of the guess at ``depth`` (0 is the first), given that those before it were accepted."""
+        return self._chances[depth if depth < DEPTHS else DEPTHS - 1]
+
+    def survival(self, sureness: float) -> float:
+        """Return the chance that a path survives of which its drafter is so sure."""
+        i = _bin(sureness)
+        return (self._survived[i] + _STRENGTH * min(1.0, max(0.0, sureness))) / (self._tried[i] + _STRENGTH)
+
+    def sureness_for(self, survival: float) -> float:
+        """Return how sure a drafter must be of a path for it to survive so often: 2.0 where nothing is."""
+        if survival <= 0.0 or survival >= 1.0:
+            return 2.0 if survival >= 1.0 else 0.0
+        for i in range(_BINS):  # from the surest down: the edge of the first bin that is not good enough
+            if self.survival(2.0 ** (-_WIDTH * (i + 0.5))) < survival:
+                return float(2.0 ** (-_WIDTH * i))
+        return float(2.0 ** (-_WIDTH * _BINS))
+
+    def learn(self, hits: Sequence[bool]) -> None:
+        """Count guesses along one path in order: all that were accepted, and the first that was not."""
+        for depth, hit in enumerate(hits):
+            place = depth if depth < DEPTHS else DEPTHS - 1
+            if self._tests[place] >= _MEMORY:
+                self._tests[place] /= 2
+                self._hits[place] /= 2
+            self._tests[place] += 1.0
+            self._hits[place] += hit
+            # how the text runs now: a step along the gradient of the log-likelihood
+            self._drift += _FOLLOW * (hit - self._chances[place])
+            self.tested += 1
+            self.accepted += hit
+            self._chances[place] = self._mixed(place)
+        self._drift = max(-3.0, min(3.0, self._drift))
+        if hits:
+            self._chances = [self._mixed(i) for i in range(DEPTHS)]
+
+    def learn_path(self, sureness: float, survived: bool) -> None:
+        """Count what became of a path that was judged whole."""
+        i = _bin(sureness)
+        if self._tried[i] >= _MEMORY:
+            self._tried[i] /= 2
+            self._survived[i] /= 2
+        self._tried[i] += 1.0
+        self._survived[i] += survived
+
+    def _mixed(self, place: int) -> float:
+        chance = self._hits[place] / self._tests[place]
+        chance = min(0.999, max(0.001, chance))
+        return 1.0 / (1.0 + math.exp(-math.log(chance / (1.0 - chance)) - self._drift))
+
+
+def _bin(sureness: float) -> int:
+    if sureness >= 1.0:
+        return 0
+    if not sureness > 2.0 ** (-_WIDTH * (_BINS - 1)):  # NaN included
+        return _BINS - 1
+    return int(-math.log2(sureness) / _WIDTH)

@@ -6,7 +6,7 @@
     speedup                          over plain decoding, all tasks, suffix+heads at the best fixed length, ABBA
     speedup_t1                       the same at temperature 1 with seeds (rule coupled)
     accepted_per_position            heads alone: chance of each guess, given those before it
-    expected, realised               tokens a pass at temperature 1 under ratio: from the laws along the text, and counted
+    expected, realised               tokens a pass at temperature 1 under ratio: from the laws, and counted
     identical                        answers, of those timed, that are plain decoding's token for token
     draft_model                      the same for --draft-model PATH, a distilled draft, where one is given
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def tokens_a_pass(
         rounds += sum(each["rounds"] for each in result.speculative.by_drafter.values())
         tick()
     reached[0] = rounds
-    chances = [float(b / a) if a else 0.0 for a, b in zip(reached, reached[1:], strict=False)]
+    chances = [float(b / a) if a else 0.0 for a, b in pairwise(reached)]
     return {**{name: a / max(1, b) for name, (a, b) in counts.items()}, "conditional": chances}
 
 
@@ -176,7 +177,7 @@ def agreement(lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: 
 
 
 def step_share(lm: foredraft.LanguageModel, name: str, length: int = 4, turns: int = 40) -> float:
-    """Return what a guess of a chain costs against a pass of one row: medians, taking turns, in the middle of a text."""
+    """Return what a guess of a chain costs against a pass of one row: medians, taking turns."""
     drafter = lm._drafters._drafter(name, length, None)
     target = lm.host.target
     ids = lm.generate("Why is the sky blue?", max_tokens=96, drafter="none").token_ids

@@ -19,8 +19,9 @@ from foredraft.planning.planner import AutoQuote
 from foredraft.planning.source import Source
 
 NOTHING: Final = Draft()
-NEAR: Final = 8  # rounds until the first look at a drafter that does not pay
+NEAR: Final = 4  # rounds until the first look at a drafter that has ceased to pay
 FAR: Final = 256  # rounds between two looks at a drafter that does not pay, at most
+BUDGET: Final = 0.01  # share of the time that looks may take
 LOOK: Final = 2  # guesses of such a look
 _SLOW: Final = 50.0  # plain passes that a draft may take before its drafter is dropped for the request
 
@@ -142,7 +143,7 @@ class Chooser:
             pays = promise > offer.net
             if pays or source.idle >= source.gap:
                 source.idle = 0
-                source.gap = NEAR if pays else min(FAR, 2 * source.gap)
+                source.gap = NEAR if pays else _patience(source, offer.quote)
                 return i, _priced(offer.quote, source) if pays else Look(min(LOOK, max(1, length), offer.quote.limit))
         return None
 
@@ -221,6 +222,14 @@ def _promise(source: Source, quote: Quote) -> tuple[float, int]:
         path *= source.acceptance.chance(depth)
         total += path
     return total, quote.limit
+
+
+def _patience(source: Source, quote: Quote) -> int:
+    """Return the rounds between two looks at a drafter, such that looks keep within their budget."""
+    if not isinstance(quote, AutoQuote):
+        return NEAR
+    spent = sum(quote.steps[:LOOK]) + (LOOK + 1) * quote.by(source).unit
+    return max(NEAR, min(FAR, round(spent / (BUDGET * quote.plain))))
 
 
 def _part(scored: Scored, asked: Sequence[int]) -> Scored:

@@ -54,11 +54,12 @@ class HeadsDrafter:
 
     @property
     def notice(self) -> str | None:
-        """That nothing more was drafted for some texts, and why; None where all went well."""
+        """What is slower than it could be, and that nothing more was drafted for some texts; None if all went well."""
         if not self._broken:
-            return None
+            return self.heads.said
         texts = "a text" if self._broken == 1 else f"{self._broken} texts"
-        return f"the heads answered with NaN or infinite logits, so nothing more was drafted for {texts}"
+        broken = f"the heads answered with NaN or infinite logits, so nothing more was drafted for {texts}"
+        return broken if self.heads.said is None else f"{self.heads.said}; {broken}"
 
     def begin(self, sequence: Text) -> None:
         """Take a slot for a sequence."""

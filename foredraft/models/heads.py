@@ -18,13 +18,25 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from foredraft.core.draft import Array
-from foredraft.errors import DrafterError
-from foredraft.models.heads_file import HeadsSpec, check_target, find_heads, read_heads
+from foredraft.errors import DrafterError, WeightsError
+from foredraft.models.heads_eagle import is_eagle, read_eagle3
+from foredraft.models.heads_file import HeadsSpec, check_target, find_heads, kept_heads, read_heads
+from foredraft.models.heads_import import (
+    CONFIG,
+    LAYER,
+    Found,
+    foreign_module,
+    output_head,
+    read_config,
+    read_mtp,
+    read_mtp_folder,
+)
 from foredraft.models.identity import weights_digest
 from foredraft.models.model import Layered, Model, Rows
 from foredraft.models.rope import Rope
+from foredraft.models.runner import INSTALL, torch_installed
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights import Weights, decoder_prefix, held_weights, open_weights, widened
+from foredraft.models.weights import Weights, held_weights, open_weights, widened
 
 BLOCK: Final = 512  # rows of a pass that catches up
 
@@ -32,8 +44,11 @@ BLOCK: Final = 512  # rows of a pass that catches up
 class Heads:
     """What every kind of heads has: the features of a position, and the tokens that may be guessed.
 
-    ``vocabulary`` are the target's tokens [Vd], increasing; ``width`` is the target's V.
+    ``vocabulary`` are the target's tokens [Vd], increasing; ``width`` is the target's V; ``said`` is what a user may
+    not expect of them.
     """
+
+    said: str | None = None
 
     def __init__(self, spec: HeadsSpec, weights: Weights) -> None:
         self.spec = spec
@@ -43,13 +58,16 @@ class Heads:
         self._held: dict[str, Array] = {}
 
     def _fused(self, states: Sequence[Array]) -> Array:
-        """Return f [n, H] of the tapped layers' outputs [n, H]."""
+        """Return f [n, H] of the tapped layers' outputs [n, H]: normed, and joined, where the file has what does it."""
+        if "fuse.norms" in self._weights:
+            norms = self._tensor("fuse.norms", states[0])
+            states = [self._norm(state, norms[i, :]) for i, state in enumerate(states)]
         if "fuse.weight" not in self._weights:
             return states[0]
-        xp = array_namespace(states[0])
-        norms = self._tensor("fuse.norms", states[0])
-        normed = [self._norm(state, norms[i, :]) for i, state in enumerate(states)]
-        return xp.concat(normed, axis=1) @ self._tensor("fuse.weight", states[0]).T
+        joined = array_namespace(states[0]).concat(list(states), axis=1)
+        if "fuse.norm" in self._weights:
+            joined = self._norm(joined, self._tensor("fuse.norm", joined))
+        return joined @ self._tensor("fuse.weight", joined).T
 
     def _norm(self, x: Array, weight: Array) -> Array:
         """Root mean square norm of each row [n, H]."""
@@ -104,22 +122,38 @@ class RecurrentHeads(Heads):
         self.block.release(slot)
 
     def _run(self, slot: int, start: int, features: Array, tokens: Sequence[int]) -> tuple[Array, Array]:
-        xp = array_namespace(features)
         chain = tuple(range(-1, len(tokens) - 1))
-        # no sub-layer runs, so nothing of the target's slot changes
-        rows = Rows(0, 0, tuple(tokens), chain, len(tokens))
-        embedding = self.target.run([rows], (-1,), sub_layers=(), logits=False).hidden[-1]
-        embedding = xp.asarray(embedding, dtype=features.dtype)
-        normed = [
-            self._norm(embedding, self._tensor("enter.embedding_norm", features)),
-            self._norm(features, self._tensor("enter.hidden_norm", features)),
-        ]
-        entering = xp.concat(normed, axis=1) @ self._tensor("enter.weight", features).T
+        entering = self._entering(self._embedded(tokens, features), features)
         scored = self.block.run([Rows(slot, start, tuple(tokens), chain, 1)], (0,), hidden=entering)
         state = scored.hidden[0]
         if self.spec.feeds == "normed":
             state = self._norm(state, self._tensor("model.norm.weight", features))
         return state[0, :], scored.logits[0, :]
+
+    def _embedded(self, tokens: Sequence[int], like: Array) -> Array:
+        """Return the embeddings [n, H] of tokens: the heads' own, or the target's."""
+        if "enter.embedding" in self._weights:
+            raw = self._weights.raw("enter.embedding")[list(tokens)]
+            embedding: Array = widened(raw, self._weights.dtype("enter.embedding"))
+        else:  # no sub-layer runs, so nothing of the target's slot changes
+            rows = Rows(0, 0, tuple(tokens), tuple(range(-1, len(tokens) - 1)), len(tokens))
+            embedding = self.target.run([rows], (-1,), sub_layers=(), logits=False).hidden[-1]
+        return array_namespace(like).asarray(embedding, dtype=like.dtype, device=like.device)
+
+    def _entering(self, embedding: Array, features: Array) -> Array:
+        """Return what enters the block, of embeddings and features [n, H]."""
+        normed = [
+            self._norm(embedding, self._tensor("enter.embedding_norm", features)),
+            self._norm(features, self._tensor("enter.hidden_norm", features)),
+        ]
+        return array_namespace(features).concat(normed, axis=1) @ self._tensor("enter.weight", features).T
+
+
+class EagleHeads(RecurrentHeads):
+    """EAGLE-3: a block that reads embeddings and features side by side, and norms them itself."""
+
+    def _entering(self, embedding: Array, features: Array) -> Array:
+        return array_namespace(features).concat([embedding, features], axis=1)
 
 
 class MedusaHeads(Heads):
@@ -150,43 +184,83 @@ class MedusaHeads(Heads):
 
 
 def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name: str) -> RecurrentHeads | MedusaHeads:
-    """Return the heads for the target ``name``, loaded from ``folder``; ``which`` says which: see ``find_heads``.
+    """Return the heads for the target ``name``, loaded from ``folder``.
 
+    ``which`` is a file of heads, a folder that holds one, an EAGLE-3 folder, or a copy of the target whose checkpoint
+    holds an MTP module. Empty, it is what was trained here or came with Foredraft, else the target's own MTP module.
     Raises DrafterError where there are none, or they are another target's; WeightsError for a file that is damaged.
     """
     if folder is None or not hasattr(model, "run"):
-        raise DrafterError("drafter heads is not available for a model that runs through transformers' own module")
-    target = cast("Any", model)
-    own: DecoderSpec = target.spec
+        why = None if folder is None else foreign_module(folder)
+        raise DrafterError(
+            why or "drafter heads is not available for a model that runs through transformers' own module"
+        )
+    own: DecoderSpec = cast("Any", model).spec
     theirs = open_weights(folder)
     digest = weights_digest(theirs, own)
+    if which and (Path(which) / CONFIG).is_file():
+        config = read_config(Path(which))
+        if is_eagle(config):
+            return _opened(read_eagle3(Path(which), config, own, theirs, name, digest), model)
+        return _opened(read_mtp_folder(Path(which), config, own, name, digest), model)
+    if not which and kept_heads(cache, digest) is None and (module := read_mtp(theirs, own, name, digest)):
+        return _opened(module, model)
     path = find_heads(which, cache, digest, name)
     spec, weights = read_heads(path)
     check_target(path, spec, name, digest, own.vocabulary, own.hidden, own.layers)
     head, dtype = head_rows(weights, theirs, own)
     if not spec.recurrent:
         return MedusaHeads(spec, weights, own, widened(head, dtype))
-    block, tensors = block_spec(spec, own, len(head)), block_weights(weights, head)
+    return _opened(Found(spec, weights, block_spec(spec, own, len(head)), block_weights(weights, head), LAYER), model)
+
+
+def _opened(found: Found, model: Model) -> RecurrentHeads:
+    """Return heads that run beside a model. Raises WeightsError for a layer whose tensors are not its family's."""
+    try:
+        heads = _run_by(found, cast("Any", model))
+    except WeightsError as fault:  # it was told our names of the layer's tensors
+        raise WeightsError(str(fault).replace(LAYER, found.layer)) from fault
+    heads.said = "; ".join(said for said in (found.said, heads.said) if said) or None
+    return heads
+
+
+def _run_by(found: Found, model: Any) -> RecurrentHeads:
     from foredraft.models.native import NativeModel
 
-    if isinstance(model, NativeModel):
+    spec, weights, block, tensors = found.spec, found.weights, found.block, found.tensors
+    native = isinstance(model, NativeModel)
+    if native and not found.wide:
+        beside = NativeModel(block, tensors, model.dtype, beside=model)
+        if "enter.embedding" in weights:  # the library's chain reads the target's
+            return RecurrentHeads(spec, weights, model, beside)
         from foredraft.models.native_heads import NativeHeads
 
-        return NativeHeads(spec, weights, model, NativeModel(block, tensors, model.dtype, beside=model))
+        return NativeHeads(spec, weights, model, beside)
+    if native and not torch_installed():
+        raise DrafterError(f"EAGLE-3 heads run in torch alone, which is not here: {INSTALL}")
     from foredraft.models.torch_decoder import DTYPES, TorchDecoder
 
-    kind = next(kind for kind, dtype in DTYPES.items() if dtype is target.dtype)
-    return RecurrentHeads(spec, weights, target, TorchDecoder(block, tensors, str(target.device), kind))
+    device = "cpu" if native else str(model.device)
+    kind = model.dtype if native else next(kind for kind, dtype in DTYPES.items() if dtype is model.dtype)
+    if not found.wide:
+        return RecurrentHeads(spec, weights, model, TorchDecoder(block, tensors, device, kind))
+    from foredraft.models.torch_eagle import EagleDecoder
+
+    eagle = EagleHeads(spec, weights, model, EagleDecoder(block, tensors, device, kind, found.normed_residual))
+    if native:
+        from foredraft.models import torch_runtime
+
+        torch_runtime.set_threads(model.threads)
+        eagle.said = "EAGLE-3 heads run in torch, which is slower than the native pass beside them"
+    return eagle
 
 
 def head_rows(weights: Weights, target: Weights, spec: DecoderSpec) -> tuple[NDArray[Any], str]:
     """Return the output head's rows [Vd, H] of the heads' vocabulary, and their type: their own, or the target's."""
     if "lm_head.weight" in weights:
         return weights.raw("lm_head.weight"), weights.dtype("lm_head.weight")
-    tail = "embed_tokens.weight" if spec.tied else "lm_head.weight"
-    own = f"{decoder_prefix(target.names())}{tail}"
-    name = own if own in target else next((name for name in target.names() if name.endswith(tail)), own)
-    return target.raw(name)[weights.raw("vocabulary")], target.dtype(name)
+    rows, dtype = output_head(target, spec)
+    return rows[weights.raw("vocabulary")], dtype
 
 
 def block_spec(spec: HeadsSpec, target: DecoderSpec, tokens: int) -> DecoderSpec:

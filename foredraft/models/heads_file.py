@@ -146,11 +146,19 @@ def find_heads(which: str, cache: Path, digest: str, name: str) -> Path:
         if len(found) != 1:
             raise DrafterError(f"{path} holds {len(found) or 'no'} files of heads: name the file")
         return found[0]
+    kept = kept_heads(cache, digest)
+    if kept is None:
+        raise DrafterError(f"there are no heads for {name}: {_MADE}")
+    return kept
+
+
+def kept_heads(cache: Path, digest: str) -> Path | None:
+    """Return the file of heads that were trained here for a target, or came with Foredraft; None without one."""
     kept = heads_file(cache, digest)
     for path in (kept, *sorted(PACKAGED.glob(f"*{SUFFIX}"))):
         if path.is_file() and (path == kept or _spec_of(open_file(path)).digest == digest):
             return path
-    raise DrafterError(f"there are no heads for {name}: {_MADE}")
+    return None
 
 
 def check_target(

@@ -41,12 +41,18 @@ def weights_digest(weights: Weights, spec: DecoderSpec) -> str:
     Of each tensor that the decoder needs, in the order of their names, values a fixed step apart are read and rounded
     to bfloat16. Raises WeightsError for a tensor that is no float.
     """
-    from foredraft.models.weights import decoder_prefix, ignored, narrowed  # numpy, which --help does without
+    from foredraft.models.weights import (
+        decoder_prefix,
+        ignored,
+        mtp_prefixes,
+        narrowed,
+    )  # numpy, which --help does without
 
     digest = hashlib.sha256()
     prefix = decoder_prefix(weights.names())
+    modules = mtp_prefixes(weights, spec, prefix)
     for name in sorted(weights.names()):
-        if ignored(name, spec, prefix):
+        if ignored(name, spec, prefix, modules):
             continue
         raw = weights.raw(name).reshape(-1)
         sample = raw[:: max(1, -(-len(raw) // _VALUES))]

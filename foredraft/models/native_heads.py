@@ -21,7 +21,7 @@ from foredraft.models.heads_file import HeadsSpec
 from foredraft.models.native import NativeModel
 from foredraft.models.native_library import NativePlace, check, library
 from foredraft.models.native_sampling import LawRoom, NativeNoise
-from foredraft.models.weights import Weights, widened
+from foredraft.models.weights import Weights, narrowed, widened
 
 
 class NativeHeadsSpec(ctypes.Structure):
@@ -67,7 +67,8 @@ class NativeHeads(RecurrentHeads):
         for name in ("fuse.norms", "enter.embedding_norm", "enter.hidden_norm", "fuse.weight", "enter.weight"):
             if name in weights:
                 raw = weights.raw(name)
-                wide = raw if name.endswith(".weight") else widened(raw, weights.dtype(name))
+                kind = weights.dtype(name)
+                wide = narrowed(raw, kind, name) if name.endswith(".weight") else widened(raw, kind)
                 held[name] = np.require(wide, requirements=("C", "A"))
         order = ("fuse.norms", "fuse.weight", "enter.embedding_norm", "enter.hidden_norm", "enter.weight", "vocabulary")
         at = [held[name].ctypes.data if name in held else None for name in order]
@@ -123,6 +124,8 @@ class NativeHeads(RecurrentHeads):
         self, slot: int, start: int, states: Sequence[Array], tokens: Sequence[int], **fields: Any
     ) -> tuple[NativeChain, Array, Array]:
         """Run a chain; return it with the state [H] and the logits [Vd] after the last row that was run."""
+        if not fields.get("goes_on") and "fuse.weight" not in self._weights:  # the library norms only what it joins
+            states = [self._fused(states)]
         held = [np.ascontiguousarray(state, np.float32) for state in states]
         following = np.array(tokens, np.int32)
         wanted = 1 if fields.get("goes_on") else len(self.spec.taps)

@@ -19,7 +19,7 @@ from foredraft.models.rope import Rope, tables
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder_attention import KEYS, Seat, seat
 from foredraft.models.torch_decoder_layers import Layer, Linear, Reader
-from foredraft.models.weights import Weights
+from foredraft.models.weights import Weights, decoder_prefix
 
 DTYPES: Final = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 FIRST_ROOM: Final = 4 * KEYS  # tokens a fresh slot has room for; it doubles when full
@@ -53,10 +53,9 @@ class TorchDecoder:
 
     def _load(self, reader: Reader) -> None:
         spec, names = self.spec, reader.weights.names()
-        tail = "embed_tokens.weight"
-        prefix = next((name.removesuffix(tail) for name in names if name.endswith(tail)), "model.")
-        self._embedding = reader.fused([prefix + tail], [spec.vocabulary], spec.hidden)
-        self._layers = [Layer(reader, number, prefix) for number in range(spec.layers)]
+        prefix = decoder_prefix(names)
+        self._embedding = reader.fused([f"{prefix}embed_tokens.weight"], [spec.vocabulary], spec.hidden)
+        self._layers = [self._layer(reader, number, prefix) for number in range(spec.layers)]
         self._norm = reader.norm(f"{prefix}norm.weight", spec.hidden)
         self._head = Linear(self._embedding)
         if not spec.tied:
@@ -69,6 +68,9 @@ class TorchDecoder:
         reader.refuse_unused(prefix)
         scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
         self._embedding_scale = float(scale.to(self.dtype)) if spec.embedding_rounded else spec.embedding_scale
+
+    def _layer(self, reader: Reader, number: int, prefix: str) -> Layer:
+        return Layer(reader, number, prefix)
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots in one pass; see Model."""

@@ -113,9 +113,12 @@ class Reader:
 
 
 class Layer:
-    """One decoder layer: attention over a slot cache, then the gated layer, each with its norms and residual."""
+    """One decoder layer: attention over a slot cache, then the gated layer, each with its norms and residual.
 
-    def __init__(self, reader: Reader, number: int, prefix: str) -> None:
+    ``width`` is how many features its attention reads; 0: as many as there are.
+    """
+
+    def __init__(self, reader: Reader, number: int, prefix: str, width: int = 0) -> None:
         spec = reader.spec
         at = f"{prefix}layers.{number}."
         q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -126,7 +129,7 @@ class Layer:
         rows, wide = [q, kv, kv], [spec.mlp, spec.mlp]
         if spec.fused:
             qkv, gate_up, rows, wide = ["qkv_proj"], ["gate_up_proj"], [sum(rows)], [sum(wide)]
-        self.qkv = reader.linear([attention + name for name in qkv], rows, spec.hidden, spec.qkv_bias)
+        self.qkv = reader.linear([attention + name for name in qkv], rows, width or spec.hidden, spec.qkv_bias)
         self.o = reader.linear([f"{attention}o_proj"], [spec.hidden], q, spec.o_bias)
         self.gate_up = reader.linear([gated + name for name in gate_up], wide, spec.hidden, spec.mlp_bias)
         self.down = reader.linear([f"{gated}down_proj"], [spec.hidden], spec.mlp, spec.mlp_bias)

@@ -80,8 +80,9 @@ class Weights:
 
         ``prefix`` begins the names of the decoder's own tensors; other towers of a composite model may lie beside it.
         """
+        modules = mtp_prefixes(self, spec, prefix)
         for name in self.names():
-            if name not in used and not ignored(name, spec, prefix):
+            if name not in used and not ignored(name, spec, prefix, modules):
                 raise WeightsError(f"{self.folder}: a {spec.family} decoder has no use for {name}")
 
     def _find(self, name: str) -> _Tensor:
@@ -139,17 +140,32 @@ def held_weights(where: Path, tensors: Mapping[str, NDArray[Any]]) -> Weights:
     return Weights(where, files, entries)
 
 
-def ignored(name: str, spec: DecoderSpec, prefix: str) -> bool:
-    """Say whether a decoder has no need of a tensor: an old buffer, a tied head's twin, another tower's."""
+def ignored(name: str, spec: DecoderSpec, prefix: str, modules: tuple[str, ...]) -> bool:
+    """Say whether a decoder has no need of a tensor: an old buffer, a tied head's twin, another tower's.
+
+    Nor has it any of ``modules``, what begins the names of MTP modules (``mtp_prefixes``).
+    """
     twin = spec.tied and name.endswith("lm_head.weight")
     tower = spec.composite and not name.startswith(prefix)
-    return twin or tower or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
+    return twin or tower or name.startswith(modules) or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
+
+
+def mtp_prefixes(weights: Weights, spec: DecoderSpec, prefix: str) -> tuple[str, ...]:
+    """Return what begins the names of each module for multi-token prediction (MTP) beside a decoder, in order.
+
+    DeepSeek-V3's are numbered after the decoder's own layers (README_WEIGHTS of that release); of Qwen3-Next's, "mtp."
+    """
+    found: list[str] = []
+    while f"{prefix}layers.{spec.layers + len(found)}.eh_proj.weight" in weights:
+        found.append(f"{prefix}layers.{spec.layers + len(found)}.")
+    return (*found, "mtp.") if "mtp.fc.weight" in weights else tuple(found)
 
 
 def decoder_prefix(names: Collection[str]) -> str:
-    """Return what begins the names of a decoder's own tensors."""
+    """Return what begins the names of a decoder's own tensors. An MTP module may bring an embedding of its own."""
     tail = "embed_tokens.weight"
-    return next((name.removesuffix(tail) for name in names if name.endswith(tail)), "model.")
+    found = (name.removesuffix(tail) for name in names if name.endswith(tail) and not name.startswith("mtp."))
+    return min(found, key=len, default="model.")
 
 
 def widened(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
-from foredraft.errors import DrafterError, VocabularyMismatch
+from foredraft.errors import DrafterError, ForedraftError, NoHeads, VocabularyMismatch
 from foredraft.models.heads import MedusaHeads, RecurrentHeads, open_heads
 from foredraft.models.layer_choice import layers_view
 from foredraft.models.store import Progress
@@ -26,7 +26,7 @@ from foredraft.retrieval.memory import Memory
 from foredraft.strangers import guarded, import_drafter
 
 LoadHeads = Callable[[str], RecurrentHeads | MedusaHeads]
-AUTO: Final = "suffix"
+AUTO: Final = "auto"
 DRAFT_TOKENS: Final = 15
 PER_MATCH: Final = 4  # measured, docs/log.md
 FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
@@ -67,14 +67,26 @@ def make_drafter(
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
     load_heads = load_heads or heads_of(host)
+    said = None
+    if AUTO in parts:
+        best, said = _best(load_heads)
+        parts = list(dict.fromkeys(name for part in parts for name in (best if part == AUTO else (part,))))
     capped = draft_tokens is None and not planned
     drafters = [_one_drafter(part, host, load_draft, capped, temperature, memory, load_heads) for part in parts]
-    return drafters[0] if len(drafters) == 1 and not planned else _joined(drafters)
-
-
-def _joined(drafters: list[Drafter]) -> Drafter:
     guessing = [drafter for drafter in drafters if not isinstance(drafter, NoDrafter)]
-    return Chooser(guessing) if guessing else drafters[0]
+    alone = len(drafters) == 1 and not planned
+    return drafters[0] if alone or not guessing else Chooser(guessing, said)
+
+
+def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
+    """Return the drafters that ``auto`` stands for: with heads where there are any; and what is to be said of it."""
+    try:
+        load_heads("")
+    except NoHeads:
+        return ("suffix",), None
+    except ForedraftError as fault:  # damaged heads are a reason to draft without, and to say so
+        return ("suffix",), f"drafter heads is left out: {fault}"
+    return ("suffix", "heads"), None
 
 
 def _one_drafter(
@@ -86,7 +98,7 @@ def _one_drafter(
     memory: Memory | None,
     load_heads: LoadHeads,
 ) -> Drafter:
-    kind, _, rest = (AUTO if name == "auto" else name).partition(":")
+    kind, _, rest = name.partition(":")
     if kind == "none":
         return NoDrafter()
     if kind == "lookup":

@@ -10,6 +10,7 @@ ForedraftError
 │   ├── TokenizerError          no tokenizer, or one of a kind that is not understood
 │   └── NumericalError          the model answered with NaN or infinite logits
 ├── DrafterError                an unknown drafter, or one that broke the protocol
+│   ├── NoHeads                 nobody has trained heads for this model yet
 │   └── VocabularyMismatch      draft and target do not speak the same tokens
 ├── GenerationError             an answer that cannot go on as its options want it
 │   ├── NoTokenLeft             the options rule every token out
@@ -28,6 +29,7 @@ __all__ = [
     "GrammarLimit",
     "ModelError",
     "ModelNotFound",
+    "NoHeads",
     "NoTokenLeft",
     "NumericalError",
     "OptionError",
@@ -86,6 +88,10 @@ class NumericalError(ModelError):
 
 class DrafterError(ForedraftError):
     """An unknown drafter, or one that broke the protocol."""
+
+
+class NoHeads(DrafterError):  # noqa: N818 - as above
+    """There are no heads for this model."""
 
 
 class VocabularyMismatch(DrafterError):  # noqa: N818 - as above

@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from foredraft.core.draft import Array
-from foredraft.errors import DrafterError, WeightsError
+from foredraft.errors import DrafterError, NoHeads, WeightsError
 from foredraft.models.heads_eagle import is_eagle, read_eagle3
 from foredraft.models.heads_file import HeadsSpec, check_target, find_heads, kept_heads, read_heads
 from foredraft.models.heads_import import (
@@ -192,9 +192,7 @@ def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name:
     """
     if folder is None or not hasattr(model, "run"):
         why = None if folder is None else foreign_module(folder)
-        raise DrafterError(
-            why or "drafter heads is not available for a model that runs through transformers' own module"
-        )
+        raise NoHeads(why or "drafter heads is not available for a model that runs through transformers' own module")
     own: DecoderSpec = cast("Any", model).spec
     theirs = open_weights(folder)
     digest = weights_digest(theirs, own)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.errors import DrafterError, VocabularyMismatch, WeightsError
+from foredraft.errors import DrafterError, NoHeads, VocabularyMismatch, WeightsError
 from foredraft.models.store import refused, sync
 from foredraft.models.weights import Weights, held_weights, open_file
 
@@ -148,7 +148,7 @@ def find_heads(which: str, cache: Path, digest: str, name: str) -> Path:
         return found[0]
     kept = kept_heads(cache, digest)
     if kept is None:
-        raise DrafterError(f"there are no heads for {name}: {_MADE}")
+        raise NoHeads(f"there are no heads for {name}: {_MADE}")
     return kept
 
 

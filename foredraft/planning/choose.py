@@ -46,17 +46,18 @@ class _Offer:
 class Chooser:
     """Joins drafters. A drafter that raises or hangs is dropped for the request, which is counted and said.
 
-    Under a planner that sets a fixed length the longest expected draft is taken, whatever it costs.
+    Under a planner that sets a fixed length the longest expected draft is taken, whatever it costs. ``said`` is what
+    there is to say of who is not among the drafters.
     """
 
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter], said: str | None = None) -> None:
         self.drafters = tuple(drafters)
         self.name = "+".join(d.name for d in self.drafters)
         self.taps: tuple[int, ...] = tuple(sorted({tap for d in self.drafters for tap in d.taps}))
         self.sources = tuple(Source(d.name) for d in self.drafters)
         self._dropped: dict[Text, set[int]] = {}
         self._rounds: dict[Text, _Offer] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str, str] = {} if said is None else {"": said}
 
     @property
     def notice(self) -> str | None:

@@ -70,7 +70,7 @@ class Guesser:
 def run(
     drafters: list[Any], table: PassTable, tokens: int, clock: Clock, count: int = 1, noise: float = 0.0, seed: int = 0
 ) -> tuple[float, AutoPlanner, Chooser]:
-    """Run ``count`` texts together until the first has so many tokens; return the seconds it took, on the made clock."""
+    """Run texts together until the first has so many tokens; return the seconds it took, on the made clock."""
     planner, chooser = AutoPlanner(Costs(table)), Chooser(drafters)
     draw = random.Random(seed)
     texts = [Sequence([0], limit=1 << 30) for _ in range(count)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
-from foredraft.drafting import Drafters
+from foredraft.drafting import Drafters, remarks
 from foredraft.options import Settings
 from foredraft.result import Predicted
 
@@ -28,7 +28,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
         notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
     elif copied == Predicted(0, 0):
         notices.append("prediction had no use: no guess was copied from it")
-    return notices + drafters.without_effect(settings, drafter)
+    return notices + drafters.without_effect(settings, drafter) + remarks(drafter)
 
 
 def _greedy(settings: Settings) -> list[str]:

@@ -6,6 +6,7 @@ planted_found          share of those sub-layers that the search left out
 planted_left_out       sub-layers left out that were not planted
 default_model_speedup  the best measured on --model, whatever it is
 held_out_speedup       the same choice on prompts that the search did not see
+spread                 where the two lie at 95 %, with held_out_spread
 prediction_error       how far predicted and measured tokens a second lie apart on --model;
                        planted_prediction_error on the made one
 curves                 agreement by depth of an early exit, and by sub-layers left out: for docs/agreement.py
@@ -115,6 +116,8 @@ def real(arguments: Any) -> dict[str, Any]:
         "default_model_speedup": found.choice.measured_speedup,
         "prediction_error": found.choice.prediction_error,
         "held_out_speedup": trial.measured,
+        "spread": found.trial.interval,
+        "held_out_spread": trial.interval,
         "agreement": found.choice.agreement,
         "cost": found.choice.cost,
         "draft_tokens": found.choice.draft_tokens,

@@ -56,7 +56,8 @@ def load(
 
     ``model`` is an alias, a folder, a hub id, a ``.gguf`` file, or a transformers model object (``tokenizer`` then is
     its tokenizer; without one, prompts are token ids). ``drafter`` is a name (``auto``, ``none``, ``lookup``,
-    ``suffix``, ``model:PATH``, ``layers``, ``heads``, ``package.module:Class``, joined by ``+``) or a ``Drafter``.
+    ``suffix``, ``model:PATH``, ``layers[:N|:FILE]``, ``heads[:FILE]``, ``package.module:Class``, or some with ``+``) or
+    a ``Drafter``.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
     the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import ModelError, OptionError
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
+from foredraft.models.json_text import parse_json
 from foredraft.models.native_sampling import native_logprobs, sampler
 from foredraft.models.runner import (
     CHOICES,
@@ -180,7 +180,7 @@ def tokenizer_of(given: Any) -> Tokenizer:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
     if not isinstance(config, dict):

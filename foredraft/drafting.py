@@ -18,7 +18,7 @@ from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.errors import DrafterError, ForedraftError, NoHeads, VocabularyMismatch
 from foredraft.models.heads import MedusaHeads, RecurrentHeads, open_heads
-from foredraft.models.layer_choice import layers_view
+from foredraft.models.layer_choice import check_which, layers_view
 from foredraft.models.store import Progress
 from foredraft.options import AssistantModel, Settings
 from foredraft.planning.choose import Chooser
@@ -39,12 +39,14 @@ _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 def check_names(names: str) -> None:
     """Refuse a drafter that nobody knows, before anything is loaded for it. Raises DrafterError."""
     for name in (part.strip() for part in names.split("+")):
-        kind, _, rest = name.partition(":")
+        kind, colon, rest = name.partition(":")
         if kind == "model" and not rest:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")
+        if kind == "layers":
+            check_which(rest, named=bool(colon))
         simple = name in ("auto", "none", "lookup", "suffix") or kind in ("model", "layers", "heads")
         if not simple and not _CLASS.fullmatch(name):
-            known = "auto, none, lookup, suffix, model:PATH, layers, heads or package.module:Class"
+            known = "auto, none, lookup, suffix, model:PATH, heads[:FILE], layers[:N|:FILE] or package.module:Class"
             raise DrafterError(f"unknown drafter {name!r}: use {known}")
 
 
@@ -155,6 +157,12 @@ def parts_of(drafter: Drafter) -> Iterator[Drafter]:
             yield from parts_of(part)
     else:
         yield drafter
+
+
+def remarks(drafter: Drafter) -> list[str]:
+    """Return what a user should know of a drafter's choices that he did not make."""
+    said = (getattr(part.model, "notice", None) for part in parts_of(drafter) if isinstance(part, ModelDrafter))
+    return list(dict.fromkeys(notice for notice in said if isinstance(notice, str)))
 
 
 def slower_paths(drafter: Drafter) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from foredraft.core.draft import Drafter
 from foredraft.core.sampling import SamplingParams
 from foredraft.drafters.heads import HeadsDrafter
-from foredraft.drafting import Drafters, parts_of
+from foredraft.drafting import Drafters, parts_of, remarks
 from foredraft.options import Settings
 from foredraft.result import Predicted
 
@@ -30,7 +30,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     elif copied == Predicted(0, 0):
         notices.append("prediction had no use: no guess was copied from it")
     notices += [part.notice for part in parts_of(drafter) if isinstance(part, HeadsDrafter) and part.notice is not None]
-    return notices + drafters.without_effect(settings, drafter)
+    return notices + drafters.without_effect(settings, drafter) + remarks(drafter)
 
 
 def _greedy(settings: Settings) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from numbers import Real
@@ -12,6 +11,7 @@ from typing import Any, Final, SupportsIndex, cast
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
 from foredraft.models.grammar_source import GrammarSource, is_text
+from foredraft.models.json_text import parse_json
 
 MAX_N: Final = 128
 MAX_LOGPROBS: Final = 20
@@ -134,7 +134,7 @@ def _pairs(value: object) -> list[tuple[Any, Any]]:
         raise wrong
     try:
         if value.lstrip().startswith("{"):
-            return cast("list[tuple[Any, Any]]", json.loads(value, object_pairs_hook=list))
+            return cast("list[tuple[Any, Any]]", parse_json(value, list))
         return [(key, float(amount)) for key, _, amount in (part.partition(":") for part in value.split(","))]
-    except (ValueError, RecursionError) as fault:
+    except ValueError as fault:
         raise wrong from fault

@@ -39,7 +39,8 @@ def add_model(parser: Parser) -> None:
     group.add_argument(
         "--drafter",
         metavar="D",
-        help="auto (default), none, lookup, suffix, model:PATH, layers, heads, package.module:Class, some joined by +",
+        help="auto (default), none, lookup, suffix, model:PATH, heads[:FILE], layers[:N|:FILE] (its own layers: "
+        "what train layers chose, the first N, or a file of it), package.module:Class, or several joined by +",
     )
     group.add_argument("--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto)")
     group.add_argument(

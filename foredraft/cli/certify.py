@@ -110,7 +110,7 @@ def _prompts(name: str, console: Console) -> list[str]:
 
 
 def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], console: Console) -> Certifier:
-    from foredraft.drafting import make_drafter, slower_paths
+    from foredraft.drafting import make_drafter, remarks, slower_paths
     from foredraft.measure.certificate import Certifier
 
     host = load_bare(args, console)
@@ -123,7 +123,7 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
 
     def make(name: str, length: int | None) -> Drafter:
         drafter = make_drafter(name, host, load_draft, length, args.draft_temperature)
-        notices.update(dict.fromkeys(slower_paths(drafter)))
+        notices.update(dict.fromkeys(slower_paths(drafter) + remarks(drafter)))
         return drafter
 
     certifier = Certifier(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from foredraft.errors import PromptError
+from foredraft.models.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[L
 
 def _line(number: int, text: str, where: str, predictions: bool) -> Line:
     try:
-        line = json.loads(text)
+        line = parse_json(text)
     except ValueError as fault:
         raise PromptError(f"{where} is not JSON: {fault}") from fault
     if not isinstance(line, dict) or ("prompt" in line) == ("turns" in line):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,9 +36,10 @@ def read(text: str, drafter: str | None, draft_tokens: int | str | None) -> tupl
 
 def _parsed(text: str) -> Mapping[str, Any]:
     from foredraft.models.grammar_source import unique
+    from foredraft.models.json_text import parse_json
 
     try:
-        config = json.loads(text, object_pairs_hook=unique)
+        config = parse_json(text, unique)
     except ValueError as fault:
         raise OptionError(f"{_OPTION} is not JSON: {fault}") from fault
     if not isinstance(config, dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
+from foredraft.models.json_text import parse_json
 from foredraft.models.registry import ALIASES, Alias, Wheel
 from foredraft.models.store import Dtype, Progress, building, refused, require_space
 
@@ -206,7 +207,7 @@ def _whole(folder: Path) -> bool:
     if not index.is_file():
         return any(folder.glob("*.safetensors"))
     try:
-        return all((folder / name).is_file() for name in set(json.loads(index.read_text())["weight_map"].values()))
+        return all((folder / name).is_file() for name in set(parse_json(index.read_text())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -225,7 +226,7 @@ def _silent_bar() -> Any:
 
 def _called(record: Path) -> str:
     try:
-        source = json.loads(record.read_text(encoding="utf-8"))["source"]
+        source = parse_json(record.read_text(encoding="utf-8"))["source"]
         return str(source.get("name") or Path(source["file"]).name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return record.parent.name

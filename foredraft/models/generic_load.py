@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from foredraft.errors import ModelError, ModelNotFound, OptionError, UnsupportedModel, WeightsError
+from foredraft.models.json_text import parse_json
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 NO_TRANSFORMERS = "running this model needs the transformers library: pip install 'foredraft[torch]'"
@@ -130,10 +131,10 @@ def _check_config(folder: Path) -> None:
     if (folder / "adapter_config.json").exists():
         raise UnsupportedModel(f"{folder} holds an adapter: merge it into its base model first")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelNotFound(f"{folder} has no config.json, so it is not a model folder") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {first_line(error)}") from error
     if not isinstance(config, dict):
         raise ModelError(f"{folder / 'config.json'} is not a JSON object")

@@ -23,10 +23,11 @@ class LayersView:
     A guess is drafted over the keys and values of guesses before it that these sub-layers wrote, which are not the
     target's: ``extend`` must be asked for the text first, then with a guess more each time, and the target must score
     before it reads on, as every round does. Raises DrafterError for a set that cannot be run (``checked``), or a model
-    whose layers cannot be left out.
+    whose layers cannot be left out. ``notice`` is what a user should know of the set.
     """
 
-    def __init__(self, target: CachedTarget, sub_layers: Sequence[int]) -> None:
+    def __init__(self, target: CachedTarget, sub_layers: Sequence[int], notice: str | None = None) -> None:
+        self.notice = notice
         self.target = target
         self.model = layered(target)
         self.sub_layers = checked(sub_layers, self.model.layers)
@@ -89,8 +90,15 @@ def checked(sub_layers: Sequence[int], layers: int) -> tuple[int, ...]:
 
 def early_exit(depth: int, layers: int) -> tuple[int, ...]:
     """Return the sub-layers of the first ``depth`` layers. Raises DrafterError for an exit that is not inside."""
-    if not 1 <= depth <= layers:
-        raise DrafterError(f"an exit after layer {depth} is not in a model of {layers} layers: name 1 to {layers}")
+    if layers == 1:
+        raise DrafterError("a model of one layer has no early exit: each of its drafts would cost a whole pass")
+    if depth == layers:
+        raise DrafterError(
+            f"an exit after layer {depth} of {layers} is the whole model, which gains nothing by drafting for itself: "
+            f"name 1 to {layers - 1}"
+        )
+    if not 1 <= depth < layers:
+        raise DrafterError(f"an exit after layer {depth} is not in a model of {layers} layers: name 1 to {layers - 1}")
     return tuple(range(2 * depth))
 
 

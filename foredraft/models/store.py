@@ -103,6 +103,21 @@ def write_whole(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
+def require_place(path: Path) -> None:
+    """Raise StorageError unless a file can be written at ``path``, so that nothing is made that has nowhere to go."""
+    try:
+        if path.exists() and not path.is_file():
+            what = "it is a folder" if path.is_dir() else "it is not a regular file"
+            raise StorageError(f"cannot write {path}: {what}")
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
+        raise StorageError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not there.is_dir():
+        raise StorageError(f"cannot write {path}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {path}: {there} may not be written to")
+
+
 def sweep(cache: Path) -> None:
     """Remove what builders that died left in ``cache``; those of living processes stay."""
     for partial in cache.glob(f"{_PARTIAL}*"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from tokenizers import models
 
 from foredraft.errors import TokenizerError
 from foredraft.models.chat_template import ChatTemplate
+from foredraft.models.json_text import parse_json
 from foredraft.models.text_stream import TextStream, text_stream
 
 _ROLES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -192,10 +192,10 @@ def _missing(folder: Path) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return a JSON object, empty if there is no such file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise TokenizerError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} does not hold an object")

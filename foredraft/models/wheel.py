@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import ssl
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from foredraft.errors import FetchError
+from foredraft.models.json_text import parse_json
 from foredraft.models.registry import Wheel
 from foredraft.models.store import Progress
 
@@ -101,7 +101,7 @@ def _by_index(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
     path = folder / f"{re.sub('[-.]+', '_', name)}-{version}.whl"
     try:
         with urllib.request.urlopen(f"{_INDEX}/{name}/{version}/json", timeout=_TIMEOUT_S) as answer:
-            files = json.loads(answer.read(_CHUNK))["urls"]
+            files = parse_json(answer.read(_CHUNK))["urls"]
         url = next(f["url"] for f in files if f["digests"]["sha256"] == wheel.sha256)
         if not url.startswith("https://"):
             raise FetchError(f"the index gives {url[:100]} for {wheel.requirement}, which is not https")

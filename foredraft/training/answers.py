@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from foredraft.compose import Host
 from foredraft.core.draft import Drafter, Watch
@@ -12,6 +13,8 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
+
+WIDTH: Final = 8  # answers that are generated side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +43,44 @@ def greedy_text(host: Host, prompt: Sequence[int], length: int) -> Text:
 
 
 def run_all(
-    host: Host, texts: Sequence[Text], drafter: Drafter, length: int, watches: Sequence[Watch] = (), width: int = 8
+    host: Host,
+    texts: Sequence[Text],
+    drafter: Drafter,
+    length: int,
+    watches: Sequence[Watch] = (),
+    over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run sequences to their end, drafting so many tokens a round. Raises what kept a token from being drawn."""
-    with closing(run(texts, host.target, drafter, FixedPlanner(length), watches, width)) as rounds:
+    """Run sequences to their end, drafting so many tokens a round, or until ``over`` says so after one.
+
+    Raises what kept a token from being drawn.
+    """
+    with closing(run(texts, host.target, drafter, FixedPlanner(length), watches, WIDTH)) as rounds:
         for outcomes in rounds:
             for sequence, _ in outcomes:
                 if sequence.fault is not None:
                     raise sequence.fault
+            if over():
+                return
 
 
 def greedy_answers(
-    host: Host, prompts: Sequence[Sequence[int]], length: int, tell: Callable[[int, int], None]
+    host: Host,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    tell: Callable[[int, int], None],
+    over: Callable[[], bool] = lambda: False,
 ) -> list[Answer]:
-    """Return the target's answer to each prompt; ``tell`` hears (done, of)."""
+    """Return the target's answer to each prompt; ``tell`` hears (done, of).
+
+    Once ``over`` says so, the prompts that are left go unanswered, and the answers on their way end where they are.
+    """
     answers: list[Answer] = []
-    width = 8
-    for at in range(0, len(prompts), width):
+    for at in range(0, len(prompts), WIDTH):
         tell(at, len(prompts))
-        texts = [greedy_text(host, prompt, length) for prompt in prompts[at : at + width]]
-        run_all(host, texts, NoDrafter(), 0)
+        texts = [greedy_text(host, prompt, length) for prompt in prompts[at : at + WIDTH]]
+        run_all(host, texts, NoDrafter(), 0, over=over)
         answers += [Answer(tuple(text.tokens), text.prompt_length) for text in texts]
+        if over():
+            break
     tell(len(prompts), len(prompts))
     return answers

@@ -13,7 +13,7 @@ from foredraft.compose import Host
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.layer_choice import LayerChoice, write_choice
 from foredraft.models.layers_view import layered
-from foredraft.training.answers import greedy_answers
+from foredraft.training.answers import Answer, greedy_answers, greedy_text
 from foredraft.training.costs import Costs, measure_costs
 from foredraft.training.layer_search import Candidate, LayerSearch
 from foredraft.training.layer_trial import Trial, best_trial, measure
@@ -23,6 +23,7 @@ from foredraft.training.windows import COUNT, WIDTH, Windows
 MINUTES: Final = 10.0
 TOKENS: Final = 96
 _LATE: Final = 1.2  # times the minutes, after which no further answer is measured
+_ANSWERING: Final = 0.15  # of the time, at most
 _SHARE: Final = 0.3  # of the time that the search has at least, however long the measuring will take
 
 
@@ -61,13 +62,16 @@ class Found:
     known: int  # of them from an earlier search
     complete: bool  # nothing better is near; False: the time was up, or it was stopped
     seconds: float
+    answered: int  # prompts, of so many given
+    cut: int  # of those answers, by the time
+    prompts: int
 
 
 class LayerTrainer:
     """Searches a model's sub-layers on prompts [texts of token ids]; see ``train``.
 
     ``state`` is the file that a stopped search leaves and a resumed one reads. Raises DrafterError for a model whose
-    layers cannot be left out.
+    layers cannot be left out, OptionError for answers longer than its context.
     """
 
     def __init__(self, host: Host, prompts: Sequence[Sequence[int]], state: Path, plan: LayerPlan, tell: Tell) -> None:
@@ -75,6 +79,8 @@ class LayerTrainer:
         self.prompts = prompts
         self.plan = plan
         self.model = layered(host.target)
+        if plan.tokens >= host.context:
+            raise OptionError(f"tokens must be fewer than the {host.context} of the context, not {plan.tokens}")
         self._tell = tell
         self._began = monotonic()
         facts = {"identity": host.identity, "tier": host.tier, "dtype": host.dtype, "width": WIDTH}
@@ -83,18 +89,11 @@ class LayerTrainer:
     def train(self, machine: str) -> Found:
         """Search, measure and return what was found; ``machine`` names this one.
 
-        Ctrl-C while it searches ends the search and measures the best so far. Raises PromptError where the answers are
-        too short to draft in.
+        Ctrl-C while it searches ends the search and measures the best so far; at any other time ``kept`` says what it
+        leaves. Raises PromptError where the answers are too short to draft in.
         """
         known = len(self.state.tried)
-        if not self.state.answers:
-            self.state.answers = greedy_answers(
-                self.host, self.prompts, self.plan.tokens, lambda done, of: self._tell(done, of, "answering")
-            )
-            self.state.write()
-        answers = [answer for answer in self.state.answers if answer.length >= 3]
-        if not answers:
-            raise PromptError("the model's answers are too short to draft in: give other prompts")
+        answers = self._answers()
         windows = Windows(self.model, answers, lambda done, of: self._tell(done, of, "preparing"), self.plan.windows)
         try:
             self._tell(0, 1, "measuring costs")
@@ -110,30 +109,80 @@ class LayerTrainer:
             return costs.speedup(tokens, length, costs.step(leader.sub_layers))
 
         self._tell(0, len(answers), "measuring")
-        best, length = best_trial(self.host, answers, speedup, leaders)
+        best, length = best_trial(self.host, answers, speedup, leaders, lambda: self._used() > 1.0)
 
         def go_on(done: int, of: int) -> bool:
             self._tell(done, of, "measuring")
-            return monotonic() - self._began < _LATE * 60.0 * self.plan.minutes
+            return self._used() < _LATE
 
         trial = measure(self.host, answers, best, length, self.plan.repeats, go_on)
         self._tell(1, 1, "measuring")
         choice = self._choice(trial, machine)
-        return Found(choice, trial, len(search.candidates), known, search.complete, monotonic() - self._began)
+        return Found(
+            choice=choice,
+            trial=trial,
+            tried=len(search.candidates),
+            known=known,
+            complete=search.complete,
+            seconds=monotonic() - self._began,
+            answered=len(self.state.answers),
+            cut=sum(self._is_cut(answer) for answer in self.state.answers),
+            prompts=len(self.prompts),
+        )
+
+    @property
+    def kept(self) -> str:
+        """What the same command goes on with after a stop, in words."""
+        if not self.state.answers:
+            return "nothing is kept yet, so the same command begins anew"
+        tried = len(self.state.tried)
+        return f"the answers and the {tried} sets tried are kept, so the same command goes on from there"
+
+    def _used(self) -> float:
+        """Return the share of the time that is gone."""
+        return (monotonic() - self._began) / (60.0 * self.plan.minutes)
+
+    def _is_cut(self, answer: Answer) -> bool:
+        """Say whether an answer ended before its length and without saying so."""
+        whole = greedy_text(self.host, answer.tokens[: answer.prompt], self.plan.tokens)
+        return len(answer.tokens) < whole.limit and answer.tokens[-1] not in whole.stop_ids
+
+    def _answers(self) -> list[Answer]:
+        """Return the answers that are long enough: those that are known, or new ones, to no more prompts than windows.
+
+        They take a bounded share of the time.
+        """
+        known = self.state.answers or greedy_answers(
+            self.host,
+            self.prompts[: self.plan.windows],
+            self.plan.tokens,
+            lambda done, of: self._tell(done, of, "answering"),
+            lambda: self._used() > _ANSWERING,
+        )
+        answers = [answer for answer in known if answer.length >= 3]
+        if not answers:
+            raise PromptError("the model's answers are too short to draft in: give other prompts, or more --minutes")
+        if not self.state.answers:
+            self.state.answers = known
+            self.state.write()
+        return answers
 
     def _search(self, windows: Windows, costs: Costs, tokens: int) -> LayerSearch:
         """Search for as long as the plan allows, less what measuring will take."""
         allowed, spent = 60.0 * self.plan.minutes, monotonic() - self._began
         reserve = (2.5 * self.plan.repeats + 1.5 * self.plan.leaders) * tokens * costs.rounds[0]
         limit = max(allowed - reserve - spent, _SHARE * allowed)
-        began = monotonic()
+        began, most = monotonic(), int(limit) + 1
+        label = f"searching for {most} s at most"
 
         def tell(phase: str, best: Candidate | None) -> None:
             note = phase
             if best is not None:
-                left_out = 2 * self.model.layers - len(best.sub_layers)
-                note = f"{phase}; best {best.speedup:.3f}x, {left_out} left out, {best.length} guesses"
-            self._tell(min(int(monotonic() - began), int(limit)), int(limit) + 1, "searching", note)
+                parts = 2 * self.model.layers
+                guesses = "1 guess" if best.length == 1 else f"{best.length} guesses"
+                runs = f"runs {len(best.sub_layers)} of {parts} sub-layers, {guesses} a round"
+                note = f"{phase}; the best is predicted at {best.speedup:.3f}x, {runs}"
+            self._tell(min(int(monotonic() - began), most - 1), most, label, note)
 
         search = LayerSearch(windows, costs, self.state, lambda: monotonic() - began > limit, tell)
         search.run()
@@ -151,6 +200,9 @@ class LayerTrainer:
             cost=trial.cost,
             predicted_speedup=trial.predicted,
             measured_speedup=trial.measured,
+            measured_from=trial.interval[0],
+            measured_to=trial.interval[1],
+            measured_tokens=trial.tokens,
             plain_tokens_per_s=plain,
             predicted_tokens_per_s=plain * trial.predicted,
             measured_tokens_per_s=plain * trial.measured,

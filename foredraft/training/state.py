@@ -10,11 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.store import write_whole
 from foredraft.training.answers import Answer
 from foredraft.training.windows import Runs
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_BYTES: Final = 1 << 28
 _PAUSE_S: Final = 2.0  # between two writes
 
 
@@ -42,6 +44,7 @@ class State:
         tried = [[list(each), *asdict(runs).values()] for each, runs in self.tried.items()]
         answers = [[answer.prompt, list(answer.tokens)] for answer in self.answers]
         document = {"format": FORMAT, "key": self.key, "answers": answers, "tried": tried}
+        document["digest"] = _digest(document)
         write_whole(self.path, json.dumps(document))
         self._written = monotonic()
 
@@ -54,14 +57,21 @@ def state_key(facts: Mapping[str, Any], prompts: Sequence[Sequence[int]]) -> str
 def open_state(path: Path, key: str) -> State:
     """Return what a search under the same key left, or an empty state.
 
-    A file that is torn, or of a search for something else, counts as none: all of it can be found again.
+    A file that is torn, changed by anyone else, or of a search for something else counts as none: all of it can be
+    found again.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT or found["key"] != key:
+        found = parse_json(read_regular(path, _BYTES))
+        digest = found.pop("digest")
+        if found["format"] != FORMAT or found["key"] != key or digest != _digest(found):
             return State(path, key)
         answers = [Answer(tuple(tokens), prompt) for prompt, tokens in found["answers"]]
         tried = {tuple(each): Runs(tuple(a), tuple(s), right, rows) for each, a, s, right, rows in found["tried"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return State(path, key)
     return State(path, key, answers, tried)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Return what the file's own writer makes of its content: a file that parses may still be damaged."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -21,6 +21,8 @@ from foredraft.training.answers import Answer
 
 WIDTH: Final = 8  # rows of a window, and so the longest draft that is judged
 COUNT: Final = 64  # windows; each takes a slot
+FEWEST: Final = 8  # of them, however long the answers are
+ROOM: Final = 1 << 16  # tokens that all slots hold together, about
 FIRST_SLOT: Final = 1 << 15  # far above those that a target numbers from 0
 PASS: Final = 64  # rows of a pass
 PRIOR: Final = 16  # windows that the agreement of all rows counts as, where few windows are left to say
@@ -65,6 +67,9 @@ class Windows:
         self, model: Layered, answers: Sequence[Answer], tell: Callable[[int, int], None], count: int = COUNT
     ) -> None:
         self.model = model
+        # long prompts are read anew for each window, and held by it
+        count = min(count, max(FEWEST, ROOM // max(len(answer.tokens) for answer in answers)))
+        answers = answers[:count]
         self._windows = list(_spread(answers, count))
         texts = list(_texts(answers, count))
         for i, (window, tokens) in enumerate(zip(self._windows, texts, strict=True)):

@@ -175,6 +175,31 @@ def test_files_of_prompts_that_are_none(refused: Any, tmp_path: Path) -> None:
     assert "--raw has no turns" in refused("generate", "--raw", "--prompts", "many.jsonl")
 
 
+DEEP = "[" * 200_000
+
+
+def test_json_that_is_nested_too_deeply(refused: Any, ask: Any, tiny: Path, tmp_path: Path) -> None:
+    """Wherever somebody else's JSON is read."""
+    (tmp_path / "deep.jsonl").write_text(f"{DEEP}\n")
+    says = "is not JSON: it is nested too deeply"
+    assert f"deep.jsonl, line 1 {says}" in refused("generate", "--model", tiny, "--prompts", "deep.jsonl")
+    assert f"deep.jsonl, line 1 {says}" in refused("train", "layers", "--prompts", "deep.jsonl")
+    assert f"deep.jsonl, line 1 {says}" in refused("certify", "--prompts", "deep.jsonl")
+    for text in (DEEP, '{"method": %s}' % ("[" * 300 + "]" * 300)):
+        assert "--speculative-config is not JSON: it is nested" in refused(
+            "generate", "x", "--model", tiny, "--speculative-config", text
+        )
+    assert "--logit-bias must map token ids" in refused("generate", "x", "--logit-bias", '{"5":' + DEEP)
+    folder = shutil.copytree(tiny, tmp_path / "deep")
+    for name, options in (("generation_config.json", ("--generation-config",)), ("config.json", ())):
+        (folder / name).write_text(DEEP)
+        assert "it is nested too deeply" in refused("generate", "x", "--model", folder, *options)
+    (own := tmp_path / "cache" / "own-bf16").mkdir(parents=True)
+    (own / "foredraft.json").write_text(DEEP)
+    (own / "config.json").write_text("{}")
+    assert ask("models").status == 0
+
+
 @pytest.mark.parametrize(
     ("drafter", "hint"),
     [
@@ -185,6 +210,10 @@ def test_files_of_prompts_that_are_none(refused: Any, tmp_path: Path) -> None:
         ("heads", "there are no heads for"),
         ("layers:absent.json", "there is no file absent.json"),
         ("layers:999", "an exit after layer 999"),
+        ("layers:3", "an exit after layer 3 of 3 is the whole model"),
+        ("layers:-1", "layers:-1 is neither: N is a whole number of layers, as in layers:8, or a FILE"),
+        ("layers:+3", "layers: needs N, a whole number of layers, as in layers:8, or a FILE"),
+        ("layers:deep.json", "deep.json is not JSON, so it is no choice of layers: it is nested too deeply"),
         ("model:", "model:PATH"),
         ("model:absent-folder", "absent-folder"),
         ("absent_module:Drafter", "absent_module"),
@@ -192,7 +221,8 @@ def test_files_of_prompts_that_are_none(refused: Any, tmp_path: Path) -> None:
         ("json:JSONDecoder", "is not a drafter"),
     ],
 )
-def test_drafters_that_are_none(refused: Any, tiny: Path, drafter: str, hint: str) -> None:
+def test_drafters_that_are_none(refused: Any, tiny: Path, tmp_path: Path, drafter: str, hint: str) -> None:
+    (tmp_path / "deep.json").write_text(DEEP)
     assert hint in refused("generate", "x", "--model", tiny, "--drafter", drafter)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foredraft.cli.train import _verdict
 from foredraft.models.layer_choice import choice_file
 from tests.cli.conftest import Ask
+from tests.drafters.test_layers import CHOICE
 from tests.tiny import make_chat_model
 
 KEYS = {
     "model", "identity", "layers", "sub_layers", "draft_tokens", "agreement", "cost", "predicted_speedup",
-    "measured_speedup", "plain_tokens_per_s", "predicted_tokens_per_s", "measured_tokens_per_s", "tier", "dtype",
+    "measured_speedup", "measured_from", "measured_to", "measured_tokens", "told", "repeats", "answered", "cut",
+    "prompts", "plain_tokens_per_s", "predicted_tokens_per_s", "measured_tokens_per_s", "tier", "dtype",
     "machine", "date", "pays", "prediction_error", "tokens_a_round", "identical", "answers", "tried", "complete",
     "seconds", "file",
 }  # fmt: skip
@@ -56,8 +61,11 @@ def test_a_search_and_the_drafter_that_finds_it(
     assert 0 < told["drafted"] <= kept["draft_tokens"] * told["rounds"]
     again = train()
     assert "note: going on with a search that has tried" in again.err
-    for word in ("tried", "left out", "agreement", "guesses", "predicted", "measured", str(path)):
+    for word in ("tried", "left out", "agreement", "guesses", "predicted", "measured", "spread", str(path)):
         assert word in again.out
+    assert "% off what was measured" in again.out
+    assert "60 tokens each way" in again.out
+    assert "too little to tell whether it is worth it (under 500 tokens measured)" in again.out
     assert "2 of 2 texts identical" in again.out
 
 
@@ -70,6 +78,89 @@ def test_a_file_of_its_own_and_for_another_model(train: Callable[..., Any], ask:
     assert answer.status == 2
     assert f"{out} was made for" in answer.err
     assert f"not for {other} (" in answer.err
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_search(
+    refused: Callable[..., str], tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "mine.search.json").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for out, says in (
+        ("folder", "cannot write folder: it is a folder"),
+        (".", "it is a folder"),
+        ("folder/", "--out must name a file, not 'folder/'"),
+        ("", "--out must name a file, not ''"),
+        ("file/x.json", "file is not a folder"),
+        ("mine.json", "cannot write mine.search.json: it is a folder"),
+        ("/dev/null", "it is not a regular file"),
+        ("n" * 300, "File name too long"),
+    ):
+        assert says in refused("train", "layers", "--model", "/nowhere/at/all", "--out", out)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_the_search(
+    refused: Callable[..., str], tiny: Path, tmp_path: Path
+) -> None:
+    from foredraft.models.identity import folder_identity
+
+    place = tmp_path / "cache" / "layers"
+    (own := choice_file(tmp_path / "cache", folder_identity(tiny))).mkdir(parents=True)
+    found = refused("train", "layers", "--model", tiny, "--dtype", "f32", "--tokens", "16")
+    assert f"cannot write {own}: it is a folder" in found
+    assert list(place.iterdir()) == [own]
+    own.rmdir()
+    place.rmdir()
+    place.write_text("")
+    assert f"{place} is not a folder" in refused("train", "layers", "--model", "/nowhere/at/all")
+
+
+@pytest.mark.parametrize("when", ["answering", "costs"])
+def test_ctrl_c_says_what_is_kept(train: Callable[..., Any], when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"foredraft.training.layers.{'greedy_answers' if when == 'answering' else 'measure_costs'}", stop)
+        stopped = train()
+    assert (stopped.status, stopped.out) == (130, "")
+    if when == "answering":
+        assert "stopped: nothing is kept yet, so the same command begins anew" in stopped.err
+    else:
+        assert (
+            "stopped: the answers and the 0 sets tried are kept, so the same command goes on from there" in stopped.err
+        )
+        monkeypatch.setattr("foredraft.training.layers.greedy_answers", stop)  # they are not asked for again
+        assert train().status == 0
+
+
+def test_what_was_left_is_said(train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tmp_path / "many.jsonl"
+    many.write_text("\n".join(json.dumps({"prompt": f"question {i}"}) for i in range(70)))
+    found = train("--prompts", many, "--minutes", 0.2)
+    assert found.status == 0, found.err
+    assert re.search(r"^\S+ · .* of \d+ answers measured; \d+ prompts left unanswered, for time or number", found.out)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "worth it here"),
+        ({"measured_to": 1.0, "measured_from": 0.9}, "NOT worth it here"),
+        ({"measured_from": 1.0}, "too little to tell whether it is worth it (1.03 lies within the spread)"),
+        ({"measured_tokens": 16}, "too little to tell whether it is worth it (under 500 tokens measured)"),
+    ],
+)
+def test_verdicts(change: dict[str, Any], says: str) -> None:
+    assert _verdict(replace(CHOICE, **change)).startswith(says)
+
+
+def test_a_note_about_the_default(ask: Ask, tiny: Path) -> None:
+    answer = ask("generate", "abab", "--model", tiny, "--max-tokens", 4, "--drafter", "layers", "--dtype", "f32")
+    assert answer.status == 0
+    assert answer.err.count("which nobody has measured for this model") == 1
 
 
 def test_a_model_that_goes_takes_its_choice_along(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +188,8 @@ def test_words_that_make_no_sense(refused: Callable[..., str], tiny: Path) -> No
     assert "--minutes must be a number above 0, not 0.0" in refused("train", "layers", "--minutes", "0")
     assert "--tokens must be at least 4, not 1" in refused("train", "layers", "--tokens", "1")
     assert "nothing.jsonl cannot be read" in refused("train", "layers", "--prompts", "nothing.jsonl")
+    assert "--tokens must be fewer than the 512 of the context" in refused(
+        "train", "layers", "--model", tiny, "--tokens", "512", "--dtype", "f32"
+    )
+    assert "layers[:N|:FILE]" in refused("generate", "x", "--drafter", "guess")
     assert "transformers' own module" not in refused("train", "layers", "--model", "/nowhere/at/all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +26,7 @@ from foredraft.errors import DrafterError, ModelError, StorageError
 from foredraft.models.identity import folder_identity
 from foredraft.models.layer_choice import (
     DRAFT_TOKENS,
+    UNMEASURED,
     LayerChoice,
     choice_file,
     find_choice,
@@ -35,15 +37,18 @@ from foredraft.models.layers_view import LayersView, default_sub_layers, early_e
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 from tests.models.checkpoints import FAMILIES, make_checkpoint
-from tests.models.test_torch_decoder import TEXT, TREE, chain, open_decoder
+from tests.models.test_torch_decoder import TEXT, TREE, broken, chain, open_decoder
 from tests.native.test_forward import close, open_native
 from tests.tiny import make_chat_model
 
 PROMPTS = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]
 SOME = (0, 1, 2, 5)  # of six
+MACHINES: list[dict[str, Any]] = [{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}]
+IDS = ["native bf16", "native f32", "torch f64"]
 CHOICE = LayerChoice(
     model="tiny", identity="0", layers=3, sub_layers=SOME, draft_tokens=2, agreement=0.5, cost=0.6,
-    predicted_speedup=1.1, measured_speedup=1.2, plain_tokens_per_s=10.0, predicted_tokens_per_s=11.0,
+    predicted_speedup=1.1, measured_speedup=1.2, measured_from=1.1, measured_to=1.3, measured_tokens=900,
+    plain_tokens_per_s=10.0, predicted_tokens_per_s=11.0,
     measured_tokens_per_s=12.0, tier="native-avx2", dtype="bf16", machine="here", date="2026-01-01",
 )  # fmt: skip
 
@@ -72,8 +77,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}],
-    ids=["native bf16", "native f32", "torch f64"],
+    params=MACHINES,
+    ids=IDS,
 )
 def lm(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return foredraft.load(tiny, drafter="none", threads=1, cache=tmp_path_factory.mktemp("cache"), **request.param)
@@ -88,7 +93,8 @@ def target(tiny: Path) -> CachedTarget:
 def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
     plain = [lm.generate(prompt, max_tokens=24, **options) for prompt in PROMPTS]
     joined = FirstOf([Bushes(), ModelDrafter(LayersView(lm.host.target, SOME), lm.host.target.vocabulary)])
-    for drafter in ("layers", "layers:1", "layers:3", "lookup+layers", joined):
+    whole = ModelDrafter(LayersView(lm.host.target, range(6)), lm.host.target.vocabulary, name="whole")
+    for drafter in ("layers", "layers:1", whole, "lookup+layers", joined):
         for draft_tokens in (1, 4):
             asked = {"max_tokens": 24, "drafter": drafter, "draft_tokens": draft_tokens, **options}
             alone = [lm.generate(prompt, **asked) for prompt in PROMPTS]
@@ -96,7 +102,7 @@ def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
                 for ours, theirs in zip(found, plain, strict=True):
                     assert [c.token_ids for c in ours.choices] == [c.token_ids for c in theirs.choices]
             assert sum(result.speculative.drafted for result in alone) > 0
-            if drafter == "layers:3":  # all of them: the target's own guesses, to the bit in the native pass
+            if drafter is whole:  # all of them: the target's own guesses, to the bit in the native pass
                 assert alone[0].speculative.acceptance_rate == 1.0
 
 
@@ -217,10 +223,60 @@ def test_transformers_name_for_an_early_exit(lm: LanguageModel) -> None:
     assert exited.speculative == lm.generate("abc", max_tokens=12, drafter="layers:2", draft_tokens=3).speculative
 
 
+@pytest.mark.parametrize("machine", MACHINES, ids=IDS)
+def test_a_checkpoint_that_was_trained_to_exit_early(machine: Any, tmp_path: Path) -> None:
+    """Its later layers hardly change what the first two say (as in LayerSkip), so layers:2 is nearly always right."""
+    folder = make_chat_model(tmp_path / "exits", num_hidden_layers=6)
+
+    def quieten(tensors: dict[str, Any]) -> None:
+        for name in tensors:
+            late = any(f"layers.{layer}." in name for layer in range(2, 6))
+            if late and ("o_proj" in name or "down_proj" in name):
+                tensors[name] *= 1e-5
+
+    broken(folder, quieten)
+    lm = foredraft.load(folder, drafter="none", threads=1, cache=tmp_path / "cache", **machine)
+    drafted = accepted = 0
+    for prompt in PROMPTS:
+        plain = lm.generate(prompt, max_tokens=32)
+        exited = lm.generate(prompt, max_tokens=32, drafter="layers:2")
+        assert exited.token_ids == plain.token_ids
+        drafted += exited.speculative.drafted
+        accepted += exited.speculative.accepted
+    assert drafted > 20
+    assert accepted >= 0.95 * drafted
+
+
 def test_an_exit_deeper_than_the_model(lm: LanguageModel) -> None:
-    for depth in ("0", "4"):
-        with pytest.raises(DrafterError, match=f"exit after layer {depth} is not in a model of 3 layers: name 1 to 3"):
+    for depth in ("0", "4", "999999999"):
+        with pytest.raises(DrafterError, match=f"exit after layer {depth} is not in a model of 3 layers: name 1 to 2"):
             lm.generate("abc", drafter=f"layers:{depth}")
+    with pytest.raises(
+        DrafterError, match=r"after layer 3 of 3 is the whole model, which gains nothing.*: name 1 to 2"
+    ):
+        lm.generate("abc", assistant_early_exit=3)
+    with pytest.raises(DrafterError, match="a model of one layer has no early exit"):
+        early_exit(1, 1)
+
+
+@pytest.mark.parametrize("which", ["-1", "3.5", "1e1", "nan", "\u0663", "1_0", "9" * 5000])
+def test_a_depth_that_is_no_whole_number(lm: LanguageModel, which: str) -> None:
+    with pytest.raises(DrafterError, match=r"is neither: N is a whole number of layers, as in layers:8, or a FILE$"):
+        lm.generate("abc", drafter=f"layers:{which}")
+
+
+def test_a_depth_that_is_missing(lm: LanguageModel) -> None:
+    for drafter in ("layers:", "layers:+3", "suffix+layers:"):
+        with pytest.raises(DrafterError, match=r"^layers: needs N, a whole number"):
+            lm.generate("abc", drafter=drafter)
+
+
+def test_a_default_that_nobody_measured_is_said(lm: LanguageModel) -> None:
+    for drafter in ("layers", "suffix+layers"):
+        notices = lm.generate("abc", max_tokens=4, drafter=drafter).notices
+        assert notices == [UNMEASURED]
+    assert lm.generate("abc", max_tokens=4, drafter="layers:1").notices == []
+    assert lm.generate("abc", max_tokens=4).notices == []
 
 
 def test_the_generic_path_has_no_layers_to_leave_out(tiny: Path) -> None:
@@ -240,21 +296,22 @@ def test_the_default_leaves_out_every_second_layer_of_the_middle_third(layers: i
         assert layers // 3 == out[0]
         assert out[-1] < 2 * layers // 3
         assert all({2 * layer, 2 * layer + 1}.isdisjoint(kept) for layer in out)
-    assert early_exit(layers, layers) == tuple(range(2 * layers))
+        assert early_exit(layers - 1, layers) == tuple(range(2 * layers - 2))
 
 
 def test_a_choice_is_found_beside_the_model(lm: LanguageModel, tiny: Path) -> None:
     identity = folder_identity(tiny)
     assert lm.host.identity == identity
     path = choice_file(lm.host.cache, identity)
-    assert find_choice("", lm.host.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS)
+    assert find_choice("", lm.host.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS, UNMEASURED)
     write_choice(path, replace(CHOICE, identity=identity))
     try:
-        assert find_choice("", lm.host.cache, "tiny", identity, 3) == (SOME, 2)
-        assert find_choice(str(path), Path("/nowhere"), "tiny", identity, 3) == (SOME, 2)
+        assert find_choice("", lm.host.cache, "tiny", identity, 3) == (SOME, 2, None)
+        assert find_choice(str(path), Path("/nowhere"), "tiny", identity, 3) == (SOME, 2, None)
         assert read_choice(path) == replace(CHOICE, identity=identity)
         result = lm.generate("abab", max_tokens=20, drafter="layers", draft_temperature=0.1)
         assert result.drafter == "layers"
+        assert result.notices == []
         assert result.speculative.drafted <= 2 * result.speculative.rounds
     finally:
         path.unlink()
@@ -278,23 +335,55 @@ def test_a_choice_for_another_model(lm: LanguageModel, tmp_path: Path) -> None:
     ("change", "says"),
     [
         ("{", "is not JSON"),
-        ("[]", "no choice of layers of format 1"),
-        ({"format": 2}, "no choice of layers of format 1"),
+        ("[" * 200_000, "is not JSON, so it is no choice of layers: it is nested too deeply"),
+        ("[" * 300 + "]" * 300, "it is nested more than 200 levels deep"),
+        (" " * (1 << 20) + "{}", "no choice of layers: it has more than 1048576 bytes"),
+        ("\udcff", "no choice of layers: it is not UTF-8 text"),
+        ('{"format": 2, "format": 2}', "the key 'format' is there twice"),
+        ("[]", "no choice of layers of format 2"),
+        ({"format": 1}, "no choice of layers of format 2"),
+        ({"format": True}, "no choice of layers of format 2"),
+        ({"cost": float("nan")}, "NaN is no JSON number"),
+        ({"cost": float("-inf")}, "-Infinity is no JSON number"),
+        ({"cost": True}, "its cost is missing or cannot be"),
+        ({"cost": 10**400}, "its cost is missing"),
+        ({"measured_tokens_per_s": 0}, "its measured_tokens_per_s is missing"),
+        ({"agreement": 1.5}, "its agreement is missing"),
+        ({"draft_tokens": 65}, "its draft_tokens is missing"),
+        ({"draft_tokens": True}, "its draft_tokens is missing"),
+        ({"sub_layers": [0, 1, 1]}, "its sub_layers is missing"),
+        ({"sub_layers": [0, True]}, "its sub_layers is missing"),
+        ({"sub_layers": list(range(6))}, "leaves nothing out: the whole model gains nothing"),
         ({"sub_layers": []}, "skips every sub-layer"),
         ({"sub_layers": [6]}, "no sub-layer 6"),
-        ({"sub_layers": ["0"]}, "its sub_layers is missing or of another kind"),
+        ({"sub_layers": ["0"]}, "its sub_layers is missing or cannot be"),
         ({"draft_tokens": 0}, "its draft_tokens is missing"),
         ({"agreement": None}, "its agreement is missing"),
-        ({"layers": 4}, "was made for"),
+        ({"layers": 4}, "is damaged: it says 4 layers, and tiny has 3"),
     ],
 )
 def test_a_file_that_is_no_choice(change: Any, says: str, tmp_path: Path) -> None:
     path = tmp_path / "choice.json"
     write_choice(path, CHOICE)
     text = change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change})
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(DrafterError, match=says):
         find_choice(str(path), tmp_path, "tiny", "0", 3)
+
+
+def test_a_choice_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    write_choice(path, CHOICE)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_choice(path) == CHOICE
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DrafterError, match=f"{path} is no choice of layers: it is not a regular file"):
+            find_choice(str(path), tmp_path, "tiny", "0", 3)
 
 
 def test_a_choice_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:
@@ -309,6 +398,11 @@ def test_a_choice_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None
 
 
 def test_it_is_not_chosen_unless_asked_for(lm: LanguageModel) -> None:
-    assert not replace(CHOICE, measured_speedup=1.03).pays
-    assert replace(CHOICE, measured_speedup=1.031).pays
+    assert CHOICE.pays
+    for few in ({"measured_from": 1.03}, {"measured_tokens": 499}, {"measured_from": 0.5, "measured_to": 1.1}):
+        assert not replace(CHOICE, **few).pays  # type: ignore[arg-type]
+        assert not replace(CHOICE, **few).told  # type: ignore[arg-type]
+    slow = replace(CHOICE, measured_speedup=0.9, measured_from=0.8, measured_to=1.0)
+    assert slow.told
+    assert not slow.pays
     assert lm.generate([1, 2, 3], max_tokens=2, drafter="auto").drafter == "suffix"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from foredraft.training import layer_search, layers
 from foredraft.training.answers import Answer, greedy_answers
 from foredraft.training.costs import Costs, measure_costs
 from foredraft.training.layer_search import Candidate, LayerSearch
-from foredraft.training.layer_trial import best_trial, drafter_of, measure, walk
+from foredraft.training.layer_trial import _interval, _Race, best_trial, drafter_of, measure, walk
 from foredraft.training.layers import LayerPlan, LayerTrainer, save
 from foredraft.training.state import State, open_state, state_key
 from foredraft.training.windows import WIDTH, Runs, Windows
@@ -195,10 +197,75 @@ def test_a_state_of_something_else_counts_as_none(tmp_path: Path) -> None:
     assert open_state(tmp_path / "absent.json", "k").answers == []
     path.write_text(path.read_text()[:-9])
     assert open_state(path, "k").tried == {}
-    path.write_text("[]")
-    assert open_state(path, "k").tried == {}
+    for torn in ("[]", "null", "{}", "[" * 200_000):
+        path.write_text(torn)
+        assert open_state(path, "k").tried == {}
     assert state_key({"tier": "a"}, [[1]]) != state_key({"tier": "b"}, [[1]])
     assert state_key({"tier": "a"}, [[1]]) != state_key({"tier": "a"}, [[2]])
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [
+        ("[1, 2, 3]", "[1, 2, 999]"),
+        ("[1, 2, 3]", "[1, 2]"),
+        ("[0, 1]", "[0, 77]"),
+        ("8, 8]", "9, 8]"),
+        ("8, 8]", "0, 0]"),
+    ],
+)
+def test_a_damaged_state_that_parses_counts_as_none(tmp_path: Path, sound: str, damaged: str) -> None:
+    path = tmp_path / "state.json"
+    State(path, "k", [Answer((1, 2, 3), 1)], {(0, 1): Runs((1,) * WIDTH, (1,) * WIDTH, 8, 8)}).write()
+    text = path.read_text()
+    assert sound in text
+    path.write_text(text.replace(sound, damaged))
+    assert open_state(path, "k") == State(path, "k")
+
+
+def test_answers_end_with_their_time(host: Host) -> None:
+    """After one round for the first eight prompts, of twenty: each has said one token."""
+    found = greedy_answers(host, [[7]] * 20, 24, lambda done, of: None, lambda: True)
+    assert [(len(answer.tokens), answer.prompt) for answer in found] == [(2, 1)] * 8
+
+
+def test_a_search_bounds_its_answers(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [[*b"hello", part] for part in range(30)]
+    found = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, quiet).train("here")
+    assert (found.answered, found.prompts) == (PLAN.windows, 30)  # no more answers than windows
+    monkeypatch.setattr(LayerTrainer, "_used", lambda self: 2.0)
+    late = LayerTrainer(host, prompts[:2], tmp_path / "t.json", PLAN, quiet)
+    with pytest.raises(PromptError, match="too short to draft in"):
+        late.train("here")
+    assert not (tmp_path / "t.json").exists()  # what is of no use blocks no later search
+    late.state.answers = [Answer((*b"hello", *range(20)), 5)]
+    tight = late.train("here")
+    assert tight.trial.tokens < 2 * PLAN.tokens
+    assert (tight.answered, tight.cut) == (1, 0)
+    late.state.answers = [Answer((*b"hello", *range(19)), 5)]
+    assert late.train("here").cut == 1
+
+
+def test_long_answers_have_few_windows(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.training.windows.ROOM", 100)
+    many = [Answer(tuple(range(40)), 2) for _ in range(20)]
+    made = Windows(host.target.model, many, quiet, count=12)  # type: ignore[arg-type]
+    assert len(made._windows) == 8
+    made.close()
+
+
+def test_a_spread_is_that_of_answers_and_repeats() -> None:
+    def race(plain: float, drafted: float) -> _Race:
+        return _Race([plain], [drafted], [], [])
+
+    assert _interval([race(2, 1), race(3, 1)], 2) == (0.0, 5.0)  # one answer
+    same = _interval([race(2, 1)] * 4, 2)
+    assert same == (2.0, 2.0)
+    low, high = _interval([race(2, 1), race(2, 2)], 1)
+    reach = 12.71 * math.sqrt(2 * ((2 - 4 / 3) ** 2 + (2 - 8 / 3) ** 2)) / 3
+    assert (low, high) == (0.0, pytest.approx(4 / 3 + reach))
+    low, high = _interval([race(3, 1), race(1, 1)] * 20, 2)  # the repeats differ, the answers do not
+    assert (low, high) == (1.0, 3.0)
 
 
 def test_rounds_walked_through(host: Host, answers: list[Answer]) -> None:
@@ -219,6 +286,7 @@ def test_a_trial_ends_when_it_is_told_to(host: Host, answers: list[Answer]) -> N
     candidate = Candidate((0, 1, 4, 6, 7), Runs((1,) * WIDTH, (1,) * WIDTH, 8, 8), 1.0, 3)
     trial = measure(host, answers, candidate, 2, 1, lambda done, of: False)
     assert (trial.answers, trial.identical) == (1, 1)
+    assert 1 <= trial.tokens < len(answers[0].tokens) - answers[0].prompt - 1  # in the midst of the answer
     assert min(trial.predicted, trial.measured, trial.cost) > 0
     assert 1 <= trial.tokens_a_round <= 3
 
@@ -231,11 +299,15 @@ def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
         labels.append(label)
         if note:
             assert note.split(";")[0] in layer_search.PHASES
+            assert note.count("left out") <= 1
+            assert "1 guesses" not in note
 
     prompts = [list(b"hello"), list(b"what is this")]
     trainer = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, tell)
     found = trainer.train("here, 2 cores")
-    assert list(dict.fromkeys(labels)) == ["answering", "preparing", "measuring costs", "searching", "measuring"]
+    said = list(dict.fromkeys(labels))
+    assert said[:3] + said[4:] == ["answering", "preparing", "measuring costs", "measuring"]
+    assert re.fullmatch(r"searching for \d+ s at most", said[3])  # which is what its numbers count
     save(found, tmp_path / "choice.json")
     choice = read_choice(tmp_path / "choice.json")
     assert choice == found.choice
@@ -243,6 +315,11 @@ def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
     assert choice.prediction_error == abs(choice.predicted_tokens_per_s / choice.measured_tokens_per_s - 1)
     assert (found.trial.identical, found.trial.answers) == (2, 2)
     assert found.known == 0
+    assert (found.answered, found.cut, found.prompts) == (2, 0, 2)
+    assert (choice.measured_from, choice.measured_to) == found.trial.interval
+    assert choice.measured_from <= min(found.trial.repeats) <= max(found.trial.repeats) <= choice.measured_to
+    assert choice.measured_tokens == found.trial.tokens == 2 * (PLAN.tokens - 1)
+    assert not choice.told  # 38 tokens say nothing
     again = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, tell)
     assert len(again.state.tried) >= 10
     labels.clear()
@@ -256,6 +333,8 @@ def test_what_cannot_be_searched(host: Host, tmp_path: Path, monkeypatch: pytest
     for wrong in ({"minutes": 0}, {"minutes": float("nan")}, {"tokens": 3}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be"):
             LayerPlan(**wrong)
+    with pytest.raises(OptionError, match=f"tokens must be fewer than the {host.context} of the context, not 512"):
+        LayerTrainer(host, [[7]], tmp_path / "s.json", replace(PLAN, tokens=512), quiet)
     short = LayerTrainer(host, [[7]], tmp_path / "s.json", PLAN, quiet)
     short.state.answers = [Answer((7, 1, 2), 1)]
     with pytest.raises(PromptError, match="too short to draft in"):

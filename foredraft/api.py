@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -79,8 +79,7 @@ def load(
     length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
     machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
     host = load_host(model, machine, tokenizer, progress)
-    folder, vocabulary = machine.cache_folder, host.target.vocabulary
-    recent = RecentText(host.tokenizer, vocabulary, folder, cache_tokens, share_cache)
+    recent = RecentText(host.tokenizer, host.target.vocabulary, machine.cache_folder, cache_tokens, share_cache)
     drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
     loaded = LanguageModel(host, drafters, recent, Planning(host, progress))
     loaded.watch = LawWatch() if switch("watch", watch) else None
@@ -95,6 +94,8 @@ class LanguageModel:
         self.host = host
         self.load_s = 0.0
         self.watch: LawWatch | None = None
+        self.onlookers: list[Callable[[Planner], Watch]] = []  # each makes a watch of one generation, told its planner
+        self.drafter_of = drafters.of  # options as ``settle`` leaves them -> who drafts under them
         self.drafter = drafters.default
         self._drafters = drafters
         self._recent = recent
@@ -154,9 +155,8 @@ class LanguageModel:
         Raises OptionError or PromptError as ``generate`` does.
         """
         settings = settle(options)
-        prompts = list(prompt) if is_batch(prompt) else [prompt]
         requests = []
-        for i, each in enumerate(prompts):
+        for i, each in enumerate(prompt if is_batch(prompt) else [prompt]):
             try:
                 requests.append(self._requests.make(each, settings))
             except (PromptError, TokenizerError) as fault:
@@ -185,7 +185,7 @@ class LanguageModel:
         of = {request.sequence: request for request in requests}
         length = self._drafters.length(settings, drafter)
         planner: Planner = self._planning.planner() if length is None else FixedPlanner(length)
-        watches: list[Watch] = [tally] if self.watch is None else [tally, self.watch]
+        watches: list[Watch] = [tally, *([self.watch] if self.watch else []), *(a(planner) for a in self.onlookers)]
         if settings.logprobs is not None:
             recorder = LogprobRecorder(self.host.sampler.logprobs)
             for request in requests:

@@ -9,7 +9,7 @@ from typing import Final
 _SINGLE: Final = frozenset(
     {
         "temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system",
-        "raw", "tokens", "samples", "prediction", "minutes",
+        "raw", "tokens", "samples", "prediction", "minutes", "lengths",
     }
 )  # fmt: skip
 _DOUBLE: Final = frozenset(

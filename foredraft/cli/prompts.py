@@ -12,11 +12,12 @@ from foredraft.models.json_text import parse_json
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file of prompts: the texts to say in turn, and the answer that is expected, if one is."""
+    """One line of a file of prompts: the texts to say in turn, the answer that is expected and its kind, if said."""
 
     number: int  # from 1
     turns: tuple[str, ...]
     prediction: str | None = None
+    category: str | None = None
 
 
 def read_prompt(word: str | None, stdin: TextIO) -> str:
@@ -72,7 +73,8 @@ def _line(number: int, text: str, where: str, predictions: bool) -> Line:
             raise PromptError(f"{where}: a prediction is text that is not empty")
         if len(turns) > 1:
             raise PromptError(f"{where}: a prediction is of one answer, and there are {len(turns)} turns")
-    return Line(number, tuple(turns), prediction)
+    category = line.get("category")
+    return Line(number, tuple(turns), prediction, category if isinstance(category, str) else None)
 
 
 def _full(text: str, where: str) -> str:

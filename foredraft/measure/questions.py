@@ -1,4 +1,4 @@
-"""Prompts to certify with: short and of many kinds, some to be answered by copying, some that nothing can guess."""
+"""Prompts to certify and benchmark with: short, of many kinds, some to be answered by copying, some unguessable."""
 
 from __future__ import annotations
 
@@ -19,3 +19,7 @@ QUESTIONS: Final = (
     "Give me a limerick about a cat that cannot count.",
     "Correct the spelling: Thier are many freinds who beleive that definately is spelt diffrently.",
 )
+KINDS: Final = (
+    "explain", "code", "translate", "repeat", "math", "summarise",
+    "story", "list", "json", "explain", "poem", "correct",
+)  # fmt: skip

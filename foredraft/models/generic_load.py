@@ -98,7 +98,7 @@ def load_module(folder: Path, device: str, dtype: str) -> Any:
         raise UnsupportedModel(NO_TRANSFORMERS) from error
     _check_config(folder)
     _check_weights(folder)
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 str(folder),
@@ -176,7 +176,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Keep transformers' log lines and bars off the terminal: what matters in them becomes an error here."""
     log = transformers.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()

@@ -1,0 +1,165 @@
+"""Speculative against plain decoding in one process: the order of the runs, and what is kept of each.
+
+For each prompt the arms run as a palindrome: plain, each drafter, whatever runs once (peers, the oracle), each drafter
+backwards, plain. A machine that speeds up or slows down meanwhile does so for all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import sleep
+from typing import Final, Protocol
+
+from foredraft.core.draft import Drafter
+from foredraft.errors import OptionError
+from foredraft.measure.oracle import LENGTH, KnownAnswer
+from foredraft.measure.rounds import Spent
+
+PLAIN: Final = "none"
+_CALM_S: Final = 0.25  # idle threads of other libraries wait busily for up to 0.2 s, and would slow down what is next
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer that ran alone: its tokens, and its rounds after the pass that read the prompt."""
+
+    tokens: tuple[int, ...]
+    rounds: tuple[Spent, ...]
+
+
+class Subject(Protocol):
+    """The model under test, asked the prompts by their numbers."""
+
+    def answer(self, prompt: int, drafter: str | Drafter, draft_tokens: int | None = None) -> Answered:
+        """Answer a prompt, with a fixed draft length or the default's way to find one."""
+        ...
+
+    def replay(self, prompt: int, drafter: str, draft_tokens: int, answer: Sequence[int]) -> Sequence[Spent]:
+        """Return the rounds in which a drafter held to a length comes to ``answer``; their drafting is timed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAnswer:
+    """What another library answered: tokens, and the seconds of all of them but the first ``tokens - decoded``."""
+
+    tokens: tuple[int, ...]
+    decoded: int
+    decode_s: float
+
+
+class Peer(Protocol):
+    """Another library with the same weights, decoding greedily."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        ...
+
+    def answer(self, prompt: Sequence[int], max_tokens: int) -> PeerAnswer:
+        """Answer a prompt of token ids. May raise whatever that library raises."""
+        ...
+
+
+@dataclass(slots=True)
+class Runs:
+    """What one arm came to: its answers to each prompt [P], one a run."""
+
+    name: str
+    answers: list[list[Answered]] = field(default_factory=list)
+    lengths: dict[int, list[Sequence[Spent]]] = field(default_factory=dict)  # fixed length -> rounds [P], replayed
+
+
+@dataclass(slots=True)
+class PeerRuns:
+    """What a peer came to: its answers [P] as far as it came, and why it stopped where it did."""
+
+    name: str
+    answers: list[PeerAnswer] = field(default_factory=list)
+    fault: str | None = None
+
+
+@dataclass(slots=True)
+class Bench:
+    """The runs of one benchmark. ``prompts`` are token ids, ``tasks`` [P] what each belongs to.
+
+    ``step`` is told of the runs done and their number. Raises OptionError where there is nothing to compare.
+    """
+
+    subject: Subject
+    prompts: Sequence[Sequence[int]]
+    tasks: Sequence[str]
+    drafters: Sequence[str]
+    lengths: Sequence[int]
+    max_tokens: int
+    peers: Sequence[Peer] = ()
+    step: Callable[[int, int], None] | None = None
+    calm: Callable[[float], None] = sleep
+    plain: Runs = field(init=False)
+    arms: list[Runs] = field(init=False)
+    oracle: Runs = field(init=False)
+    others: list[PeerRuns] = field(init=False)
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 2:
+            raise OptionError(f"max_tokens must be at least 2 here, not {self.max_tokens}")
+        for length in self.lengths:
+            if length < 1:
+                raise OptionError(f"a length must be at least 1, not {length}")
+        self.plain, self.oracle = Runs(PLAIN), Runs(KnownAnswer.name)
+        self.arms = [Runs(name) for name in self.drafters]
+        self.others = [PeerRuns(peer.name) for peer in self.peers]
+
+    def run(self) -> None:
+        """Run everything. Raises what the model or a drafter raises; a peer that fails is left out from there on."""
+        self._warm()
+        for prompt in range(len(self.prompts)):
+            self._prompt(prompt)
+        if not any(each.rounds for runs in self.plain.answers for each in runs):
+            raise OptionError("no answer had a second token, so there was nothing to time: take other prompts")
+
+    def _warm(self) -> None:
+        """Ask everybody once: what happens only at the first time is no cost of decoding."""
+        for runs in (self.plain, *self.arms):
+            self.subject.answer(0, runs.name)
+            self._step()
+        for peer, others in zip(self.peers, self.others, strict=True):
+            self._ask(peer, others, 0)
+            others.answers.clear()
+
+    def _prompt(self, prompt: int) -> None:
+        for runs in (self.plain, *self.arms):
+            runs.answers.append([self._answer(prompt, runs.name)])
+        for peer, others in zip(self.peers, self.others, strict=True):
+            self._ask(peer, others, prompt)
+        known = self.plain.answers[prompt][0].tokens
+        self.oracle.answers.append([self._answer(prompt, KnownAnswer(known), LENGTH)])
+        for runs in (*reversed(self.arms), self.plain):
+            runs.answers[prompt].append(self._answer(prompt, runs.name))
+        for runs in self.arms:
+            for length in self.lengths:
+                found = [] if runs.name == PLAIN else self.subject.replay(prompt, runs.name, length, known)
+                runs.lengths.setdefault(length, []).append(found)
+                self._step()
+
+    def _answer(self, prompt: int, drafter: str | Drafter, length: int | None = None) -> Answered:
+        answer = self.subject.answer(prompt, drafter, length)
+        self._step()
+        return answer
+
+    def _ask(self, peer: Peer, runs: PeerRuns, prompt: int) -> None:
+        if runs.fault is None:
+            try:
+                runs.answers.append(peer.answer(self.prompts[prompt], self.max_tokens))
+            except Exception as fault:  # another library may break in any way, and must not end ours
+                runs.fault = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            self.calm(_CALM_S)
+        self._step()
+
+    def _step(self) -> None:
+        self._done += 1
+        each = 3 + len(self.peers) + len(self.arms) * (2 + len(self.lengths))
+        if self.step is not None:
+            self.step(self._done, len(self.prompts) * each + 1 + len(self.arms) + len(self.peers))

@@ -4,7 +4,7 @@
     worst_prompt, worst_task         speed-up over plain decoding where it is least; hostile prompts are among them
     speedup, by_task                 of the defaults over plain decoding
     planner_share                    the planner's own time in decoding
-    prediction_error                 realised speed-up against the one that costs and accepted guesses predict, worst task
+    prediction_error                 realised speed-up against what costs and accepted guesses predict, worst task
     oracle_share                     speed-up as a share of that of a drafter that knows the answer
     jump                             tokens a second of a made-up drafter whose acceptance jumps, against knowing it
     identical                        texts that are plain decoding's
@@ -47,7 +47,7 @@ class Known:
 
     def begin(self, sequence: Any) -> None: ...
 
-    def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:
+    def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:  # noqa: ARG002 - draws nothing
         return [
             Draft.chain(self.answer[len(s) - s.prompt_length :][: q.limit], None, self.name)
             for s, q in zip(sequences, quotes, strict=True)
@@ -199,7 +199,7 @@ def best_fixed(
 
 
 def jump() -> float:
-    """Return the median over seeds of 400 tokens whose acceptance jumps from 0.9 to 0.1 and back, against knowing it."""
+    """Return, for 400 tokens whose acceptance jumps from 0.9 to 0.1 and back, the pace against knowing it: a median."""
     import simulate
 
     import foredraft.planning.choose as choose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.fetch import resolve
 from foredraft.models.identity import fingerprint, folder_identity
 from foredraft.models.json_text import parse_json
+from foredraft.models.narrow import NarrowModel, narrow_vocabulary
 from foredraft.models.native_sampling import native_logprobs, sampler
 from foredraft.models.runner import (
     CHOICES,
@@ -118,6 +119,8 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
     identity = folder_identity(folder)
     wish = Wish(dtype, machine.cache_folder, machine.device, machine.threads, machine.native_tier, progress)
     runner = open_runner(folder, config, identity, wish)
+    if (ids := narrow_vocabulary(folder, runner.model.vocabulary)) is not None:
+        runner = replace(runner, model=NarrowModel(runner.model, ids))
     words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
     return _host(name, runner, words, machine, dtype, identity, folder)
 

@@ -2,7 +2,8 @@
 
 ForedraftError
 ├── OptionError                 an option, or its value, that cannot be honoured
-├── PromptError                 an empty prompt, or one longer than the context
+├── PromptError                 a prompt that cannot be answered: empty, or not text
+│   └── PromptTooLong           one that the context leaves no room to answer
 ├── ModelError                  anything about a model
 │   ├── ModelNotFound           no such folder, file, alias or hub id
 │   ├── UnsupportedModel        recognised, but it cannot be run (and why)
@@ -34,6 +35,7 @@ __all__ = [
     "NumericalError",
     "OptionError",
     "PromptError",
+    "PromptTooLong",
     "StorageError",
     "TokenizerError",
     "UnsupportedModel",
@@ -52,6 +54,10 @@ class OptionError(ForedraftError, ValueError):
 
 class PromptError(ForedraftError, ValueError):
     """A prompt that cannot be answered."""
+
+
+class PromptTooLong(PromptError):  # noqa: N818 - the name says it; "PromptTooLongError" says it twice
+    """A prompt that the context leaves no room to answer."""
 
 
 class ModelError(ForedraftError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from foredraft.errors import OptionError, PromptError
+from foredraft.errors import OptionError, PromptError, PromptTooLong
 from foredraft.models.grammar_source import is_text
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.options import Settings
@@ -44,7 +44,7 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     if not ids:
         raise PromptError("the prompt is empty: it has no tokens")
     if len(ids) >= context:
-        raise PromptError(
+        raise PromptTooLong(
             f"the prompt has {len(ids)} tokens, and the context of {context} leaves no room for an answer"
         )
     return ids
@@ -55,7 +55,7 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
     size = sum(len(message["content"]) for message in messages)
     if words.fewest_tokens(size) >= context:
         # a hundred megabytes are refused before minutes go into tokenising them
-        raise PromptError(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
+        raise PromptTooLong(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
     if not all(is_text(part) for message in messages for part in message.values()):
         raise PromptError("the prompt is not UTF-8 text")
     if settings.raw:

@@ -23,7 +23,7 @@ VERBS: Final = {
     "explain": "trace one generation round by round, in the terminal and as an HTML file",
     "certify": "check a model and its drafters against plain decoding",
     "cache": "show, clear and fill the cache of recent text that --cache-scope copies from",
-    "train": "find out which of a model's own layers draft best for it",
+    "train": "make what drafts for a model: heads, a smaller model, or a choice of its own layers",
     "models": "list the models that are here and those that are known; fetch and remove",
     "doctor": "say what this machine has and what will be used",
 }

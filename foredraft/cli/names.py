@@ -9,7 +9,8 @@ from typing import Final
 _SINGLE: Final = frozenset(
     {
         "temperature", "seed", "rule", "regex", "n", "logprobs", "device", "dtype", "threads", "context", "system",
-        "raw", "tokens", "samples", "prediction", "minutes", "lengths",
+        "raw", "tokens", "samples", "prediction", "minutes", "lengths", "epochs", "vocabulary", "kind", "gigabytes",
+        "longest", "layers",
     }
 )  # fmt: skip
 _DOUBLE: Final = frozenset(

@@ -1,192 +1,85 @@
-"""``foredraft train``: find out about a model what makes it draft better."""
+"""``foredraft train``: make what drafts for a model."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 from foredraft.cli import arguments
-from foredraft.cli.console import Console, harmless
-from foredraft.cli.loading import cache_folder, load_bare, token_ids
+from foredraft.cli.console import Console
 from foredraft.cli.parser import Parser, number, one_of, whole
-from foredraft.cli.prompts import read_lines
 from foredraft.errors import OptionError
 
-if TYPE_CHECKING:
-    from foredraft.models.layer_choice import LayerChoice
-    from foredraft.training.layers import Found, LayerPlan
-
-_ACTIONS: Final = ("layers",)
-_SEARCH: Final = ".search.json"  # beside what is found: what a search that was stopped knows
+# the options that not every WHAT has
+_OWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "heads": ("epochs", "vocabulary", "kind", "gigabytes", "longest", "resume"),
+        "draft": ("epochs", "vocabulary", "layers", "gigabytes", "longest", "resume"),
+        "layers": ("minutes",),
+    }
+)
 _EPILOG: Final = """\
 examples:
-  foredraft train layers
-  foredraft train layers --model PATH --prompts questions.jsonl --minutes 5
-  foredraft generate "Why is the sky blue?" --drafter layers
+  foredraft train heads --model PATH --prompts questions.jsonl
+  foredraft train heads --model PATH --resume
+  foredraft train draft --model PATH --layers 4
+  foredraft train layers --minutes 5
 
-layers: which of the model's own sub-layers guess its next tokens best for what they cost. Ctrl-C ends the search and
-measures the best so far; at any other time it stops, and says what is kept. The same command again goes on from there.
---drafter layers then uses what was found; layers:N is the first N layers, layers:FILE what --out wrote.
+heads:  a block that goes on from what the model's own layers put out; foredraft generate --drafter heads uses it.
+draft:  a smaller model made of some of the model's layers; foredraft generate --drafter model:PATH uses it.
+layers: which of the model's own sub-layers guess its next tokens best for what they cost; --drafter layers uses them
+        (layers:N is the first N layers, layers:FILE what --out wrote).
+
+heads and draft are trained on the model's own answers, to the prompts given and to questions that it writes itself.
+Ctrl-C ends any of them with what there is so far; heads and draft go on with --resume, layers with the same command.
 """
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the verb's options."""
     parser.epilog = _EPILOG
-    parser.usage = "foredraft train layers [options]"
-    parser.add_argument("action", metavar="WHAT", nargs="?", type=one_of(*_ACTIONS), help="layers")
-    group = parser.add_argument_group("what is searched")
+    parser.usage = "foredraft train heads|draft|layers [options]"
+    parser.add_argument("action", metavar="WHAT", nargs="?", type=one_of(*_OWN), help="heads, draft or layers")
+    group = parser.add_argument_group("what is trained")
     arguments.add_model_name(group)
     group.add_argument("--prompts", metavar="FILE", help="JSON lines with prompt or turns (each turn on its own)")
-    group.add_argument("--tokens", metavar="N", type=whole, help="longest answer (default 96)")
-    group.add_argument("--minutes", metavar="N", type=number, help="time it may take, about (default 10)")
-    group.add_argument("--out", metavar="FILE", help="where to write what is found (default: beside the model)")
+    group.add_argument(
+        "--tokens", metavar="N", type=whole, help="of answers in all (default 1500000); layers: of the longest (96)"
+    )
+    group.add_argument("--out", metavar="PATH", help="folder to work in; layers: file to write (default: the cache)")
+    group = parser.add_argument_group("heads and draft")
+    group.add_argument("--epochs", metavar="N", type=number, help="how often each token is visited (default 8)")
+    group.add_argument("--vocabulary", metavar="N", type=whole, help="tokens that may be guessed (default 8192)")
+    group.add_argument("--longest", metavar="N", type=whole, help="longest answer in tokens (default 160)")
+    group.add_argument("--gigabytes", metavar="N", type=number, help="that cached states may take (default 12)")
+    group.add_argument("--resume", action="store_true", default=None, help="go on with what was begun")
+    group.add_argument("--kind", metavar="KIND", type=one_of("recurrent", "medusa"), help="of heads (recurrent)")
+    group.add_argument("--layers", metavar="N", type=whole, help="of a draft: 2 to 6 (default 4)")
+    group = parser.add_argument_group("layers")
+    group.add_argument("--minutes", metavar="N", type=number, help="time the search may take, about (default 10)")
     arguments.add_machine(parser)
     arguments.add_output(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Search, measure, write; every option and prompt is read before a model is loaded."""
-    from foredraft.measure.questions import QUESTIONS
-
+    """Train what was asked for."""
     if args.action is None:
-        raise OptionError("train what? Say layers, as in foredraft train layers")
-    plan = _plan(args)
-    prompts: Sequence[str] = QUESTIONS
-    if args.prompts is not None:
-        prompts = [turn for line in read_lines(args.prompts, console.stdin) for turn in line.turns]
-    place = _place(args)
-    found, path = _train(args, plan, prompts, place, console)
-    console.progress.close()
-    if args.json:
-        console.print(json.dumps(_document(found, path)))
-    else:
-        for line in _lines(found, path):
-            console.print(harmless(line))
-    return 0
+        raise OptionError("train what? Say heads, draft or layers, as in foredraft train heads")
+    _check(args)
+    if args.action == "layers":
+        from foredraft.cli import train_layers
+
+        return train_layers.run(args, console)
+    from foredraft.cli import train_heads
+
+    return train_heads.run(args, console)
 
 
-def _plan(args: argparse.Namespace) -> LayerPlan:
-    from foredraft.training.layers import LayerPlan
-
-    named = {name: value for name in ("tokens", "minutes") if (value := getattr(args, name)) is not None}
-    return LayerPlan(**named)
-
-
-def _place(args: argparse.Namespace) -> Path | None:
-    """Return the file that the options name, refused now and not after a search where it cannot be written."""
-    from foredraft.models.store import require_place
-
-    if args.out is None:
-        return None
-    if not args.out or args.out.endswith("/"):
-        raise OptionError(f"--out must name a file, not {args.out!r}")
-    place = Path(args.out)
-    require_place(place)  # first: "." has no suffix to change
-    require_place(place.with_suffix(_SEARCH))
-    return place
-
-
-def _train(
-    args: argparse.Namespace, plan: LayerPlan, prompts: Sequence[str], place: Path | None, console: Console
-) -> tuple[Found, Path]:
-    from foredraft.cli.machine import processor
-    from foredraft.models.layer_choice import choice_file
-    from foredraft.models.store import require_place
-    from foredraft.training.layers import LayerTrainer, save
-
-    cache = cache_folder(console.environment)
-    if place is None:
-        require_place(choice_file(cache, "any"))
-    host = load_bare(args, console)
-    path = place or choice_file(cache, host.identity)
-    for file in (path, path.with_suffix(_SEARCH)):
-        require_place(file)
-    ids = token_ids(prompts, host, console)
-    trainer = LayerTrainer(host, ids, path.with_suffix(_SEARCH), plan, console.progress.count)
-    if trainer.state.tried:
-        console.say(f"note: going on with a search that has tried {len(trainer.state.tried)} sets")
-    here = processor()
-    try:
-        found = trainer.train(f"{here.name}, {here.usable} cores")
-    except KeyboardInterrupt:
-        console.say(f"stopped: {trainer.kept}")
-        raise
-    save(found, path)
-    return found, path
-
-
-def _document(found: Found, path: Path) -> dict[str, Any]:
-    choice, trial = found.choice, found.trial
-    return {
-        **asdict(choice),
-        "pays": choice.pays,
-        "told": choice.told,
-        "prediction_error": choice.prediction_error,
-        "tokens_a_round": trial.tokens_a_round,
-        "repeats": trial.repeats,
-        "identical": trial.identical,
-        "answers": trial.answers,
-        "answered": found.answered,
-        "cut": found.cut,
-        "prompts": found.prompts,
-        "tried": found.tried,
-        "complete": found.complete,
-        "seconds": found.seconds,
-        "file": str(path),
-    }
-
-
-def _lines(found: Found, path: Path) -> list[str]:
-    choice, trial = found.choice, found.trial
-    ended = "nothing better is near" if found.complete else "stopped before its end"
-    return [
-        f"{choice.model} · {choice.tier} {choice.dtype} · {_answers(found)}",
-        f"tried       {found.tried} sets in {found.seconds:.0f} s; {ended}",
-        f"left out    {_left_out(choice.layers, choice.sub_layers)}",
-        f"agreement   {choice.agreement:.2f}; a draft step costs {choice.cost:.2f} of a plain pass",
-        f"guesses     {choice.draft_tokens} a round, which yields {trial.tokens_a_round:.2f} tokens",
-        f"predicted   {choice.predicted_speedup:.3f} times plain, {choice.predicted_tokens_per_s:.1f} tokens/s; "
-        f"{choice.prediction_error:.1%} off what was measured",
-        f"measured    {choice.measured_speedup:.3f} times plain, {choice.measured_tokens_per_s:.1f} tokens/s; "
-        f"{trial.identical} of {trial.answers} texts identical",
-        f"spread      {choice.measured_from:.3f} to {choice.measured_to:.3f} at 95 %; "
-        f"{', '.join(f'{each:.3f}' for each in trial.repeats)} by repeat, {choice.measured_tokens} tokens each way",
-        f"{_verdict(choice)}: {path}",
-    ]
-
-
-def _answers(found: Found) -> str:
-    measured = f"{found.trial.answers} of {found.answered} answers measured"
-    rest = found.prompts - found.answered
-    left = f"; {rest} prompts left unanswered, for time or number" if rest else ""
-    return measured + left + (f"; {found.cut} answers cut short, for time" if found.cut else "")
-
-
-def _verdict(choice: LayerChoice) -> str:
-    from foredraft.models.layer_choice import ENOUGH, PAYS
-
-    if choice.pays:
-        return "worth it here"
-    if choice.told:
-        return "NOT worth it here, so nothing uses it unless it is asked for"
-    why = f"under {ENOUGH} tokens measured" if choice.measured_tokens < ENOUGH else f"{PAYS} lies within the spread"
-    return f"too little to tell whether it is worth it ({why}), more prompts and --minutes tell more"
-
-
-def _left_out(layers: int, sub_layers: Sequence[int]) -> str:
-    """Return which sub-layers are left out, in words."""
-    kept = set(sub_layers)
-    depth = len(kept) // 2
-    if depth < layers and kept == set(range(2 * depth)):
-        return f"all after layer {depth} of {layers}: an early exit"
-    parts = []
-    for kind, name in enumerate(("attention", "gated layer")):
-        out = [layer for layer in range(layers) if 2 * layer + kind not in kept]
-        if out:
-            parts.append(f"{name} of {', '.join(map(str, out))}")
-    return "; ".join(parts)
+def _check(args: argparse.Namespace) -> None:
+    """Raise OptionError for an option of another WHAT."""
+    for name in sorted({name for names in _OWN.values() for name in names}):
+        if getattr(args, name) is not None and name not in _OWN[args.action]:
+            whose = " and ".join(f"train {what}" for what, names in _OWN.items() if name in names)
+            raise OptionError(f"--{name} is an option of {whose}, not of train {args.action}")

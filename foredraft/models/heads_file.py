@@ -8,24 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, NoHeads, VocabularyMismatch, WeightsError
-from foredraft.models.store import refused, sync
 from foredraft.models.weights import Weights, held_weights, open_file
+from foredraft.models.weights_file import write_tensors
 
 FORMAT: Final = 1
 KINDS: Final = ("recurrent", "medusa")
 FEEDS: Final = ("normed", "residual")
 ACTIVATIONS: Final = ("silu", "gelu_tanh")
 SUFFIX: Final = ".safetensors"
+FILE: Final = f"heads{SUFFIX}"  # in the folder of a training
 PACKAGED: Final = Path(__file__).parent.parent / "heads"
 _MADE: Final = "foredraft train heads makes them"
-_TYPES: Final = MappingProxyType({np.dtype("<u2"): "BF16", np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +101,7 @@ def write_heads(path: Path, spec: HeadsSpec, tensors: Mapping[str, NDArray[Any]]
     Raises WeightsError as ``read_heads`` does for what it would refuse, StorageError where the disk does.
     """
     _check(spec, held_weights(path, tensors))
-    partial = path.with_name(f".{path.name}.partial")
-    header: dict[str, Any] = {"__metadata__": {"foredraft": json.dumps(_described(spec))}}
-    end, flat = 0, []
-    for name, array in tensors.items():
-        flat.append(np.ascontiguousarray(array).tobytes())
-        header[name] = {
-            "dtype": _TYPES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [end, end + len(flat[-1])],
-        }
-        end += len(flat[-1])
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_bytes(b"".join((len(text).to_bytes(8, "little"), text, *flat)))
-            sync(partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as fault:
-        raise refused(path.parent, fault) from fault
+    write_tensors(path, tensors, {"foredraft": json.dumps(_described(spec))})
 
 
 def heads_file(cache: Path, digest: str) -> Path:
@@ -142,6 +119,8 @@ def find_heads(which: str, cache: Path, digest: str, name: str) -> Path:
         path = Path(which)
         if not path.is_dir():
             return path
+        if (path / FILE).is_file():
+            return path / FILE
         found = sorted(path.glob(f"*{SUFFIX}"))
         if len(found) != 1:
             raise DrafterError(f"{path} holds {len(found) or 'no'} files of heads: name the file")

@@ -46,6 +46,7 @@ class TorchDecoder:
         self.layers = spec.layers
         # one row takes another path through torch's bfloat16 product, with other roundings; two rows cost no more
         self._in_pairs = self.device.type == "cpu" and self.dtype is torch.bfloat16
+        self._subsets: list[Linear] = []  # the head's rows of some tokens
         self._slots: dict[int, Tensor] = {}  # slot -> [layers, 2, kv_heads, room, head_dim]
         self._turns: dict[Rope, tuple[Tensor, Tensor]] = {}  # rope -> cosines and sines [room, 1, dim]
         with torch.inference_mode():
@@ -84,9 +85,14 @@ class TorchDecoder:
         *,
         sub_layers: Sequence[int] | None = None,
         hidden: Array | None = None,
+        subset: int = 0,
         logits: bool = True,
     ) -> Scored:
-        """Run rows through some of the model; see Layered. ``hidden`` lies where the model does."""
+        """Run rows through some of the model; see Layered. ``hidden`` lies where the model does.
+
+        ``subset`` (see ``subset``) narrows the logits.
+        """
+        head = self._subsets[subset - 1] if subset else self._head
         parts = _parts(sub_layers, self.layers)
         seats, positions = self._seats(rows)
         tokens = [token for row in rows for token in row.tokens]
@@ -108,9 +114,8 @@ class TorchDecoder:
                     x = layer.gate(x)
             if number in taps:
                 tapped[number] = self._give(x[:count] if pick is None else x[pick])
-        scores = (
-            self._logits(x if pick is None else x[pick])[: len(wanted)] if logits else x.new_empty((0, self.vocabulary))
-        )
+        chosen = x if pick is None else x[pick]
+        scores = self._logits(chosen, head)[: len(wanted)] if logits else x.new_empty((0, head.weight.shape[0]))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return Scored(self._give(scores), starts, tapped)
@@ -173,10 +178,16 @@ class TorchDecoder:
                 self._turns[rope] = (cos, sin)
         return self._turns
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def subset(self, ids: Sequence[int]) -> int:
+        """Prepare a part of the vocabulary; returns the number to ask ``run`` for its logits."""
+        with torch.inference_mode():
+            self._subsets.append(Linear(self._head.weight[torch.tensor(ids, device=self.device)]))
+        return len(self._subsets)
+
+    def _logits(self, x: Tensor, head: Linear) -> Tensor:
         if x.shape[0] == 1 and self._in_pairs:
             x = x.expand(2, -1)
-        logits = self._head(self._norm(x)) if x.shape[0] else x.new_empty((0, self.vocabulary))
+        logits = head(self._norm(x)) if x.shape[0] else x.new_empty((0, head.weight.shape[0]))
         if self.spec.logits_divisor != 1.0:
             logits = logits / self.spec.logits_divisor
         if self.spec.logits_cap:

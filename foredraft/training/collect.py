@@ -20,10 +20,14 @@ from foredraft.drafters.suffix import Suffix
 from foredraft.engine.loop import run
 from foredraft.engine.planner import FixedPlanner
 from foredraft.errors import PromptError
-from foredraft.training.recorder import Recorder, Tapping
-from foredraft.training.shards import Example, Shards
+from foredraft.models.spec import DecoderSpec
+from foredraft.models.target import CachedTarget
+from foredraft.training.recorder import TOP, Recorder, Tapping
+from foredraft.training.shards import Example, Shards, bytes_a_token
 
-PROMPTS: Final = 128  # between two shards
+PROMPTS: Final = 128  # of a shard
+SHARD_BYTES: Final = 512 << 20  # of a shard, at most, about
+QUICK: Final = 256_000_000  # weights of a model that answers so many prompts within minutes
 WIDTH: Final = 32  # texts side by side: what a pass costs a row no longer falls
 FLOOR: Final = 0.8  # a copied guess takes a row from nobody, but it costs one
 DRAFT_TOKENS: Final = 4
@@ -40,13 +44,15 @@ class CollectPlan:
     longest: int = 160  # tokens of an answer
     own: float = 0.5  # least share of prompts that the target writes itself
     seed: int = 0
+    batch: int = PROMPTS  # prompts of a shard
 
 
 class Collector:
     """Collects answers of ``host`` into ``shards``, batch after batch; a batch is whole on disk or not begun.
 
-    ``prompts`` [texts of token ids] are used once each, in order. Raises PromptError where there are none and the
-    target has no chat template to write its own by.
+    ``prompts`` [texts of token ids] are used once each, in order; what is in a batch depends on its number alone. The
+    host's model is read through slots of its own, so nobody else may be using it. Raises PromptError where there are
+    no prompts and the target has no chat template to write its own by.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class Collector:
         self.taps = taps
         self.shards = shards
         self.plan = plan
+        # none is kept for re-use: of a prefix that lay in a slot already nobody would hear the states
+        self._target = CachedTarget(host.target.model, slots=0)
         self.tokens = sum(len(e.tokens) - e.prompt for e in shards.examples())
         self._opening = opening(host)
         if not prompts and self._opening is None:
@@ -73,28 +81,42 @@ class Collector:
         before = self.tokens
 
         def keep(example: Example) -> None:
-            self.shards.add(example)
-            self.tokens += len(example.tokens) - example.prompt
-            tell(self.tokens, self.plan.tokens)
+            if self.shards.add(example):
+                self.tokens += len(example.tokens) - example.prompt
+                tell(self.tokens, self.plan.tokens)
 
         texts = []
         for i, prompt in enumerate(self._prompts(number)):
             texts.append(self._made(prompt, self.plan.longest, SamplingParams(), 0))
             texts.append(self._drawn(prompt, self.plan.longest, ("answer", number, i)))
         self._run(texts, Recorder(self.taps, keep))
-        if self.tokens == before:
+        if self.tokens == before and not self.shards.full:
             raise PromptError("the model's answers are too short to learn from: give other prompts")
         self.shards.flush()
 
+    def _size(self) -> int:
+        """Return how many prompts a batch has: fewer where states are wide or the model large.
+
+        What is lost when a collection is killed is then a matter of minutes.
+        """
+        spec: DecoderSpec | None = getattr(self._target.model, "spec", None)
+        if spec is None:
+            return self.plan.batch
+        each = 4 * self.plan.longest * bytes_a_token(len(self.taps), spec.hidden, TOP)  # two answers, and their prompts
+        attention = 2 * spec.head_dim * (spec.heads + spec.kv_heads)
+        weights = spec.hidden * (spec.vocabulary + spec.layers * (attention + 3 * spec.mlp))
+        return max(2, min(self.plan.batch, SHARD_BYTES // each, PROMPTS * QUICK // weights))
+
     def _prompts(self, number: int) -> list[Sequence[int]]:
-        given = PROMPTS if self._opening is None else round(PROMPTS * (1 - self.plan.own))
+        size = self._size()
+        given = size if self._opening is None else round(size * (1 - self.plan.own))
         at = given * number
         some = list(islice(self.prompts, at, at + given))
         if self._opening is None:
             return some or [self.prompts[i % len(self.prompts)] for i in range(at, at + given)]
-        return [*some, *islice(self._questions(number), PROMPTS - len(some))]
+        return [*some, *islice(self._questions(number, size), size - len(some))]
 
-    def _questions(self, number: int) -> Iterator[Sequence[int]]:
+    def _questions(self, number: int, size: int) -> Iterator[Sequence[int]]:
         """Yield chat prompts that hold a question the target wrote."""
         words = self.host.tokenizer
         assert words is not None
@@ -102,13 +124,15 @@ class Collector:
         for attempt in range(64):
             texts = [
                 self._drawn(self._opening, _QUESTION, ("question", number, attempt, i), top_p=0.95)
-                for i in range(PROMPTS // 2)
+                for i in range(-(-size // 2))
             ]
             self._run(texts)
             for text in texts:
                 asked = words.decode(text.answer[:-1]).strip()
                 if text.finish_reason == "stop" and len(text.answer) > _LEAST and asked:
-                    yield words.chat([{"role": "user", "content": asked}])
+                    prompt = words.chat([{"role": "user", "content": asked}])
+                    if len(prompt) + _LEAST <= self.host.context:
+                        yield prompt
         raise PromptError("the model writes no questions of its own: give prompts")
 
     def _drawn(self, prompt: Sequence[int], most: int, place: tuple[object, ...], top_p: float = 1.0) -> Text:
@@ -130,9 +154,10 @@ class Collector:
         suffix = Suffix(FLOOR)
         drafter = suffix if recorder is None else Tapping(suffix, recorder.taps)
         watches = () if recorder is None else (recorder,)
-        with closing(run(texts, self.host.target, drafter, FixedPlanner(DRAFT_TOKENS), watches, WIDTH)) as rounds:
+        with closing(run(texts, self._target, drafter, FixedPlanner(DRAFT_TOKENS), watches, WIDTH)) as rounds:
             for _ in rounds:
-                pass
+                if recorder is not None and self.shards.full:
+                    break
 
 
 def opening(host: Host) -> list[int] | None:

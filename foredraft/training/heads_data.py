@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,18 +22,31 @@ _BUCKETS = 512  # texts sorted by length among themselves, so that a batch is no
 class Batch:
     """Texts of one step: B of them, padded to L rows; N of these rows foretell a token of an answer."""
 
-    states: Tensor  # [B, L, taps, H] bfloat16
-    tokens: Tensor  # [B, L] the token after each row's
+    states: Tensor  # [B, L, taps, H] bfloat16; taps is 0 where they were not asked for
+    tokens: Tensor  # [B, L + 1] row t's own and then the token after it
     rows: Tensor  # [N] of B * L
+    places: Tensor  # [N] t of each of them
     ids: Tensor  # [N, K] the target's likeliest tokens, as rows of the draft vocabulary
     p: Tensor  # [N, K] their probabilities; 0 for one that is not in it
 
 
 def held_out(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """Return texts to train on and texts to judge by; which is which depends on a text's place alone."""
-    every = round(1 / _HELD_OUT)
-    judged = [e for i, e in enumerate(examples) if i % every == every // 2]
-    return [e for i, e in enumerate(examples) if i % every != every // 2], judged
+    """Return texts to train on and texts to judge by.
+
+    Which is which depends on the prompt alone, so nothing that is judged by was answered in training as well.
+    """
+    if not examples:
+        return [], []
+    lots = [_lot(example) for example in examples]
+    limit = max(_HELD_OUT, min(lots))
+    judged = [e for e, lot in zip(examples, lots, strict=True) if lot <= limit]
+    return [e for e, lot in zip(examples, lots, strict=True) if lot > limit], judged
+
+
+def _lot(example: Example) -> float:
+    """Return a number in [0, 1) that depends on a text's prompt."""
+    prompt = example.tokens[: example.prompt].tobytes()
+    return int.from_bytes(hashlib.sha256(prompt).digest()[:7], "big") / 2**56
 
 
 def draft_vocabulary(examples: Sequence[Example], vocabulary: int, size: int) -> NDArray[np.int32]:
@@ -53,22 +67,25 @@ def ranks(ids: NDArray[np.int32], vocabulary: int) -> Tensor:
     return found
 
 
-def batch_of(examples: Sequence[Example], rank: Tensor) -> Batch:
-    """Lay texts side by side."""
-    length, taps, hidden = max(len(e.states) for e in examples), *examples[0].states.shape[1:]
-    states = torch.zeros((len(examples), length, taps, hidden), dtype=torch.bfloat16)
-    tokens = torch.zeros((len(examples), length), dtype=torch.int64)
-    rows, tops, known = [], [], []
+def batch_of(examples: Sequence[Example], rank: Tensor, *, states: bool = True) -> Batch:
+    """Lay texts side by side, with what the tapped layers held or without it."""
+    length, taps, hidden = max(len(e.tokens) for e in examples) - 1, *examples[0].states.shape[1:]
+    held = torch.zeros((len(examples), length, taps if states else 0, hidden), dtype=torch.bfloat16)
+    tokens = torch.zeros((len(examples), length + 1), dtype=torch.int64)
+    rows, places, tops, known = [], [], [], []
     for i, example in enumerate(examples):
-        n = len(example.states)
-        states[i, :n] = torch.from_numpy(np.array(example.states).view(np.int16)).view(torch.bfloat16)
-        tokens[i, :n] = torch.from_numpy(example.tokens[1:].astype(np.int64))
-        first = example.prompt - 1  # row t foretells token t + 2; the answer's first is the target's own to say
-        rows.append(i * length + torch.arange(first, n - 1))
+        n = len(example.tokens) - 1
+        if states:
+            held[i, :n] = torch.from_numpy(np.array(example.states).view(np.int16)).view(torch.bfloat16)
+        tokens[i, : n + 1] = torch.from_numpy(example.tokens.astype(np.int64))
+        # row t foretells token t + 2; the answer's first is the target's own to say
+        places.append(torch.arange(example.prompt - 1, n - 1))
+        rows.append(i * length + places[-1])
         tops.append(torch.from_numpy(example.top[1:].astype(np.int64)))
         known.append(torch.from_numpy(np.exp(example.top_logits[1:])))
     ids = rank[torch.cat(tops)]
-    return Batch(states, tokens, torch.cat(rows), ids.clamp(min=0), torch.cat(known) * (ids >= 0))
+    p = torch.cat(known) * (ids >= 0)
+    return Batch(held, tokens, torch.cat(rows), torch.cat(places), ids.clamp(min=0), p)
 
 
 def in_order(count: int, lengths: Sequence[int], rows: int, seed: int) -> Iterator[list[int]]:

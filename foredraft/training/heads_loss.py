@@ -10,18 +10,42 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 ROWS: Final = 256  # scored at a time: their logits stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """What rows came to, a number each [N]."""
+class Ends:
+    """What of the target lies before and behind what is trained; it is frozen."""
 
-    loss: Tensor
-    acceptance: Tensor  # sum of min(p, q) over the target's likeliest tokens
-    agreement: Tensor  # 1 where both laws have the same likeliest token
+    embedding: Tensor  # [V, H] bfloat16
+    head: Tensor  # [Vd, H] bfloat16, its output rows of the tokens that may be guessed
+    scale: float = 1.0  # of embeddings
+    divisor: float = 1.0  # of logits, before the cap
+    cap: float = 0.0  # logits become cap * tanh(logits / cap); 0 is none
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings [..., H] of tokens."""
+        rows = F.embedding(tokens, self.embedding)
+        return rows if self.scale == 1.0 else rows.float() * self.scale
+
+    def logits(self, s: Tensor) -> Tensor:
+        """Return the logits [n, Vd] of states [n, H], float32 or wider."""
+        logits = s @ self.head.T
+        logits = logits.float() if logits.dtype is torch.bfloat16 else logits
+        if self.divisor != 1.0:
+            logits = logits / self.divisor
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+
+    def back(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Return the gradient [n, H] of states from that of their logits [n, Vd], which it may overwrite."""
+        if self.cap:
+            gradient *= 1 - (logits / self.cap).square()
+        if self.divisor != 1.0:
+            gradient /= self.divisor
+        return gradient.to(self.head.dtype) @ self.head
 
 
 class _Loss(torch.autograd.Function):
@@ -29,13 +53,13 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, s: Tensor, head: Tensor, ids: Tensor, p: Tensor, weight: Tensor
+        ctx: Any, s: Tensor, ends: Ends, ids: Tensor, p: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradient = torch.empty_like(s)
-        losses, acceptances, agreements = (torch.empty(len(s)) for _ in range(3))
+        losses, acceptances, agreements = (p.new_empty(len(s)) for _ in range(3))
         for at in range(0, len(s), ROWS):
             part = slice(at, at + ROWS)
-            logits = (s[part] @ head.T).float()  # [n, Vd]
+            logits = ends.logits(s[part])  # [n, Vd]
             best, likeliest = logits.max(-1)
             q = (logits - best[:, None]).exp_()
             total = q.sum(-1, keepdim=True)
@@ -46,13 +70,13 @@ class _Loss(torch.autograd.Function):
             balance = torch.exp(-3.0 * acceptance)
             losses[part] = balance * -(known * chosen).sum(-1) + (1 - balance) * (1 - acceptance)
             acceptances[part] = acceptance
-            agreements[part] = (likeliest == ids[part, 0]).float() * (known[:, 0] > 0)
+            agreements[part] = (likeliest == ids[part, 0]).to(p.dtype) * (known[:, 0] > 0)
             lacking = at_chosen * (at_chosen < known)  # where TV still pulls
             scale = balance * known.sum(-1) + (1 - balance) * lacking.sum(-1)
             q *= (scale[:, None] / total) * weight[part, None]
             pull = (balance[:, None] * known + (1 - balance[:, None]) * lacking) * weight[part, None]
             q.scatter_add_(1, ids[part], -pull)
-            gradient[part] = q.to(head.dtype) @ head
+            gradient[part] = ends.back(q, logits)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(acceptances, agreements)
         return losses @ weight, acceptances, agreements
@@ -63,12 +87,12 @@ class _Loss(torch.autograd.Function):
         return gradient * outer, None, None, None, None
 
 
-def weighted_loss(s: Tensor, head: Tensor, ids: Tensor, p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def weighted_loss(s: Tensor, ends: Ends, ids: Tensor, p: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weighted sum of the rows' losses, and each row's acceptance and agreement [N].
 
-    ``s`` [N, H] are the heads' states and ``head`` [Vd, H] the frozen rows they are read by; ``ids`` [N, K] are the
-    target's likeliest tokens as rows of ``head``, likeliest first, and ``p`` [N, K] their probabilities, 0 for a token
-    that ``head`` has no row for.
+    ``s`` [N, H] are the states that the target's head reads; ``ids`` [N, K] are the target's likeliest tokens as rows
+    of that head, likeliest first, and ``p`` [N, K] their probabilities, 0 for a token that it has no row for.
+    Acceptance is the sum of min(p, q) over these tokens, agreement 1 where both laws have the same likeliest.
     """
-    out: tuple[Tensor, Tensor, Tensor] = _Loss.apply(s, head, ids, p, weight)  # type: ignore[no-untyped-call]
+    out: tuple[Tensor, Tensor, Tensor] = _Loss.apply(s, ends, ids, p, weight)  # type: ignore[no-untyped-call]
     return out

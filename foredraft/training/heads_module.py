@@ -11,7 +11,7 @@ One recurrent module in the manner of EAGLE-3 (arXiv 2503.01840) and DeepSeek-V3
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -19,10 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foredraft.models.rope import Rope, tables
+
 
 @dataclass(frozen=True, slots=True)
 class HeadsShape:
-    """The sizes of a recurrent module. ``theta`` is the base of its rotation."""
+    """The sizes of a module, and how its heads turn with the position."""
 
     hidden: int
     mlp: int
@@ -31,15 +33,19 @@ class HeadsShape:
     head_dim: int
     taps: int
     eps: float
-    theta: float
+    rope: Rope
 
 
-class Heads(Protocol):
-    """What is trained: a module whose states the target's own head reads."""
+class Guesser(Protocol):
+    """What is trained: a module whose states the target's own head reads.
 
-    fuse_norms: nn.ModuleList
-    fuse: nn.Linear
-    norm: Norm
+    ``reads`` says whether it reads the target's states, ``steps`` how many steps it can take (None: any). One that
+    takes a single step foretells from tokens alone, so a draft of any length is that step at one row after another.
+    """
+
+    reads: bool
+    steps: int | None
+    norm: Norm  # the last, before the head
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what is trained."""
@@ -50,7 +56,11 @@ class Heads(Protocol):
         ...
 
     def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:
-        """Return the states [B, L, H] of each step; see ``RecurrentHeads.unrolled``."""
+        """Return what the head reads [B, L, H] at each of the first ``steps`` steps.
+
+        ``states`` are [B, L, taps, H], ``embeddings`` [B, L + 1, H] those of each row's own token and of the one after
+        the last row. Row t of a step foretells token t + 2; of step j the first j rows are void.
+        """
         ...
 
 
@@ -67,19 +77,23 @@ class Norm(nn.Module):
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps)
 
 
+Biases = tuple[bool, bool, bool]  # of queries, keys and values; of what attention puts out; of the gated layer
+
+
 class Block(nn.Module):
     """A decoder block: attention over the rows before, then a gated layer, each with a norm before it."""
 
-    def __init__(self, shape: HeadsShape) -> None:
+    def __init__(self, shape: HeadsShape, biases: Biases = (False, False, False)) -> None:
         super().__init__()
         self.shape = shape
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        of_qkv, of_o, of_gated = biases
         self.before_attention = Norm(shape.hidden, shape.eps)
         self.before_gated = Norm(shape.hidden, shape.eps)
-        self.qkv = nn.Linear(shape.hidden, q + 2 * kv, bias=False)
-        self.o = nn.Linear(q, shape.hidden, bias=False)
-        self.gate_up = nn.Linear(shape.hidden, 2 * shape.mlp, bias=False)
-        self.down = nn.Linear(shape.mlp, shape.hidden, bias=False)
+        self.qkv = nn.Linear(shape.hidden, q + 2 * kv, bias=of_qkv)
+        self.o = nn.Linear(q, shape.hidden, bias=of_o)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.mlp, bias=of_gated)
+        self.down = nn.Linear(shape.mlp, shape.hidden, bias=of_gated)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, heads, L, D], keys and values [B, kv_heads, L, D], turned to their positions."""
@@ -95,9 +109,31 @@ class Block(nn.Module):
         gate, up = self.gate_up(self.before_gated(x)).chunk(2, -1)
         return cast("Tensor", x + self.down(F.silu(gate) * up))
 
+    def named(self, before: str) -> dict[str, Tensor]:
+        """Return its weights by the names that Llama's layers have, ``before`` in front of each: views of its own."""
+        q, kv = self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim
+        sizes = {
+            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): (self.qkv, [q, kv, kv]),
+            ("self_attn.o_proj",): (self.o, [self.shape.hidden]),
+            ("mlp.gate_proj", "mlp.up_proj"): (self.gate_up, [self.shape.mlp] * 2),
+            ("mlp.down_proj",): (self.down, [self.shape.hidden]),
+        }
+        made = {
+            f"{before}input_layernorm.weight": cast("Tensor", self.before_attention.weight),
+            f"{before}post_attention_layernorm.weight": cast("Tensor", self.before_gated.weight),
+        }
+        for names, (linear, rows) in sizes.items():
+            for kind, whole in linear.named_parameters():
+                parts = torch.split(whole, rows)
+                made |= {f"{before}{name}.{kind}": part for name, part in zip(names, parts, strict=True)}
+        return made
+
 
 class RecurrentHeads(nn.Module):
     """The recurrent module: fused states and a token in, a state out from which the target's head reads a law."""
+
+    reads = True
+    steps: int | None = None
 
     def __init__(self, shape: HeadsShape) -> None:
         super().__init__()
@@ -117,14 +153,14 @@ class RecurrentHeads(nn.Module):
         return cast("Tensor", self.fuse(torch.cat(parts, -1)))
 
     def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:
-        """Return the states s [B, L, H] of each of ``steps`` steps; its first rows, fewer than its number, are void.
+        """Return the states s of each of ``steps`` steps; see ``Guesser``.
 
         At step j a row takes the state that step j - 1 put out one row earlier, and sees what a draft of that length
         would see: the true rows up to where it began, then its own.
         """
         length = states.shape[1]
-        cos, sin = _turns(length, self.shape, states.device)
-        told = self.embedding_norm(embeddings)
+        cos, sin = turns(length, self.shape.rope)
+        told = self.embedding_norm(embeddings[:, 1:])
         state = self.fused(states)
         first: tuple[Tensor, Tensor] | None = None
         own: list[tuple[Tensor, Tensor]] = []
@@ -138,7 +174,7 @@ class RecurrentHeads(nn.Module):
                 first = k, v
             else:
                 own.append((k, v))
-            r = self.block.finish(x, _attend(q, first, own))
+            r = self.block.finish(x, attend(q, first, own))
             state = self.norm(r)
             out.append(state)
         return out
@@ -147,8 +183,11 @@ class RecurrentHeads(nn.Module):
 class MedusaHeads(nn.Module):
     """Independent heads (Medusa, arXiv 2401.10774): the i-th foretells i + 1 tokens on, from the same fused state."""
 
+    reads = True
+
     def __init__(self, shape: HeadsShape, count: int) -> None:
         super().__init__()
+        self.steps: int | None = count
         self.shape = shape
         self.fuse_norms = nn.ModuleList(Norm(shape.hidden, shape.eps) for _ in range(shape.taps))
         self.fuse = nn.Linear(shape.taps * shape.hidden, shape.hidden, bias=False)
@@ -156,7 +195,7 @@ class MedusaHeads(nn.Module):
         self.norm = Norm(shape.hidden, shape.eps)
 
     def unrolled(self, states: Tensor, embeddings: Tensor, steps: int) -> list[Tensor]:  # noqa: ARG002 - reads no token
-        """Return the states [B, L, H] of the first ``steps`` heads, each laid at the row whose token it foretells."""
+        """Return the states of the first ``steps`` heads, each laid at the row whose token it foretells."""
         parts = [norm(states[:, :, i]) for i, norm in enumerate(self.fuse_norms)]
         fused = self.fuse(torch.cat(parts, -1))
         out = []
@@ -166,7 +205,7 @@ class MedusaHeads(nn.Module):
         return out
 
 
-def _attend(q: Tensor, first: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
+def attend(q: Tensor, first: tuple[Tensor, Tensor], own: Sequence[tuple[Tensor, Tensor]] = ()) -> Tensor:
     """Return what queries [B, heads, L, D] see after so many own rows as ``own`` has: [B, heads, L, D]."""
     group = q.shape[1] // first[0].shape[1]
     keys, values = (x.repeat_interleave(group, 1) for x in first)
@@ -189,14 +228,12 @@ def _attend(q: Tensor, first: tuple[Tensor, Tensor], own: list[tuple[Tensor, Ten
     return attended
 
 
-def _turns(length: int, shape: HeadsShape, device: torch.device) -> tuple[Tensor, Tensor]:
-    dims = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * shape.theta**-dims
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos().float().to(device), angles.sin().float().to(device)
+def turns(length: int, rope: Rope) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines [L, D] of so many positions; see ``models.rope.tables``."""
+    cos, sin = (torch.from_numpy(table) for table in tables(rope, 0, length))
+    return cos, sin
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return (x * cos + turned * sin).to(x.dtype)
+    return (x * cos + torch.cat([x[..., half:], x[..., :half]], -1) * sin).to(x.dtype)

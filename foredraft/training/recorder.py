@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -62,8 +62,8 @@ class Recorder:
             mine = [start if node == ROOT else start + 1 + node for node in outcome.nodes]
             rows += mine
             counts.append(len(mine))
-        states = narrowed(np.stack([done.scored.hidden[tap][rows] for tap in self.taps], 1))  # [rows, taps, H]
-        top, top_logits = likeliest(done.scored.logits[rows], self._top)
+        states = _stacked(self.taps, done.scored.hidden, rows)
+        top, top_logits = likeliest(_here(done.scored.logits[rows, :]), self._top)
         at = 0
         for i, (sequence, count) in enumerate(zip(done.sequences, counts, strict=True)):
             growing = self._growing.get(sequence)
@@ -71,7 +71,7 @@ class Recorder:
                 growing = self._growing[sequence] = Growing()
                 earlier = done.scored.earlier[i]
                 if earlier:
-                    growing.states.append(narrowed(np.stack([earlier[tap] for tap in self.taps], 1)))
+                    growing.states.append(_stacked(self.taps, earlier, slice(None)))
             growing.states.append(states[at : at + count])
             growing.top.append(top[at : at + count])
             growing.top_logits.append(top_logits[at : at + count])
@@ -87,6 +87,16 @@ class Recorder:
             self._keep(Example(tokens, sequence.prompt_length, states, top, top_logits))
 
 
+def _stacked(taps: tuple[int, ...], states: Mapping[int, Any], rows: Any) -> Any:
+    """Return the bits [rows, taps, H] of some rows of each tapped layer."""
+    return narrowed(np.stack([_here(states[tap][rows, :]) for tap in taps], 1))
+
+
+def _here(values: Any) -> Any:
+    """Return an array in this machine's own memory, where it is on a GPU."""
+    return values.cpu().numpy() if hasattr(values, "cpu") else values
+
+
 def likeliest(logits: Any, count: int) -> tuple[Any, Any]:
     """Return the ``count`` likeliest tokens of each row [R, V], likeliest first, and their log-probabilities, float32.
 
@@ -94,6 +104,7 @@ def likeliest(logits: Any, count: int) -> tuple[Any, Any]:
     few logits above it are sorted.
     """
     rows, width = logits.shape
+    count = min(count, width)
     whole = width // _BLOCK * _BLOCK
     maxima = logits[:, :whole].reshape(rows, -1, _BLOCK).max(-1) if whole >= count * _BLOCK else None
     ids, values = np.empty((rows, count), np.int32), np.empty((rows, count), np.float32)

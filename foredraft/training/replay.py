@@ -55,18 +55,25 @@ def replay(right: Sequence[Bools], length: int) -> Replay:
 
 
 def expected(ratios: Sequence[Floats], length: int) -> float:
-    """Return the tokens a pass is expected to yield at temperature 1 under the ratio rule, on drawn answers.
+    """Return the tokens a pass yields at temperature 1 under the ratio rule, in expectation over guesses.
 
-    ``ratios`` holds for each answer [steps, n] min(1, q / p) of its own token. Along a text drawn from p the product of
-    these is, in the mean, the chance that a chain reaches so far: sum_x min(p, q)(x) f(x) = E_p[min(1, q / p) f].
+    ``ratios`` holds for each answer, which was drawn from the target, [steps, n] min(1, q / p) of its own token: the
+    chance that this token came about by a guess accepted, given that it came about (min(p, q) / p). So the rounds
+    along an answer are a chain of known chances, and their expected number needs no draw.
     """
-    total = rows = 0.0
+    tokens = rounds = 0.0
     for answer in ratios:
         steps, n = answer.shape
-        for j in range(min(length, steps, n)):
-            reached = np.ones(n - j)
-            for i in range(j + 1):
-                reached = reached * answer[i, i : n - j + i]
-            total += float(reached.sum()) * n / (n - j)  # the last rows have no room for all: filled up with the mean
-        rows += n
-    return 1.0 + total / rows if rows else 1.0
+        begins = np.zeros(n + 1)  # the chance that a round begins at a row
+        begins[0] = 1.0
+        for t in range(n):
+            reached = float(begins[t])
+            rounds += reached
+            most = min(length, steps, n - t)
+            for i in range(most):
+                accepted = float(answer[i, t + i])
+                begins[t + i + 1] += reached * (1.0 - accepted)
+                reached *= accepted
+            begins[min(t + most + 1, n)] += reached
+        tokens += n
+    return tokens / rounds if rounds else 1.0

@@ -6,7 +6,6 @@ collection that was killed goes on after its last whole shard.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from foredraft.errors import ModelError, StorageError
-from foredraft.models.store import refused, require_space
+from foredraft.models.store import refused, require_space, sync
 from foredraft.models.weights import open_file
 
-SHARD_BYTES: Final = 512 << 20  # at which a batch is cut in two
 _NAMES: Final = ("lengths", "prompts", "tokens", "states", "top", "top_logits")
 _NAME: Final = "states-{:05}.safetensors"
+_HEADER: Final = 1024  # bytes of a shard beside its texts, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Example:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes on disk, about."""
-        return self.tokens.nbytes + self.states.nbytes + self.top.nbytes + self.top_logits.nbytes
+        """Bytes it takes on disk."""
+        return 16 + self.tokens.nbytes + self.states.nbytes + self.top.nbytes + self.top_logits.nbytes
 
 
 def narrowed(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -62,62 +61,74 @@ class Shards:
     ``key`` says what the states depend on; shards under another key are not these. Raises StorageError.
     """
 
-    def __init__(self, folder: Path, key: str, limit: int, shard_bytes: int = SHARD_BYTES) -> None:
+    def __init__(self, folder: Path, key: str, limit: int) -> None:
         self.folder = folder
         self.key = key
         self.limit = limit
-        self._shard_bytes = shard_bytes
-        self._waiting: list[Example] = []
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob("*.partial"):
-                left.unlink()
-            self.paths = sorted(folder.glob("states-*.safetensors"))
-        except OSError as fault:
-            raise refused(folder, fault) from fault
-        self.bytes = sum(path.stat().st_size for path in self.paths)
+        self.waiting = 0  # bytes that are not on disk yet
+        self._held: list[Example] = []
+        self._largest = 0  # bytes of a text
+        self._look()
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for a further shard."""
-        return self.bytes + self.waiting + self._shard_bytes // 2 > self.limit
+        """Whether there may be no room for a further text."""
+        return self.bytes + self.waiting + self._largest + _HEADER > self.limit
 
-    @property
-    def waiting(self) -> int:
-        """Bytes that are not on disk yet."""
-        return sum(example.nbytes for example in self._waiting)
+    def sweep(self) -> None:
+        """Remove what a killed process left half written, and look again. Nobody else may be writing here."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob("*.partial"):
+                left.unlink()
+        except OSError as fault:
+            raise refused(self.folder, fault) from fault
+        self._look()
 
-    def add(self, example: Example) -> None:
-        """Take a text in; it is on disk once a shard is full, or after ``flush``."""
-        self._waiting.append(example)
-        if self.waiting >= self._shard_bytes:
-            self.flush()
+    def add(self, example: Example) -> bool:
+        """Take a text in, which ``flush`` writes; False where there is no room for it."""
+        self._largest = max(self._largest, example.nbytes)
+        if self.bytes + self.waiting + example.nbytes + _HEADER > self.limit:
+            return False
+        self._held.append(example)
+        self.waiting += example.nbytes
+        return True
 
-    def flush(self, note: str = "") -> None:
-        """Write what is waiting as one shard. ``note`` is kept with it. Raises StorageError and loses nothing."""
-        if not self._waiting:
+    def flush(self) -> None:
+        """Write what was taken in as one shard. Raises StorageError and loses nothing that is on disk."""
+        if not self._held:
             return
         require_space(self.folder, self.waiting)
         path = self.folder / _NAME.format(len(self.paths))
         partial = path.with_suffix(".partial")
         try:
-            save_file(_laid_out(self._waiting), partial, {"key": self.key, "note": note})
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
+            save_file(_laid_out(self._held), partial, {"key": self.key})
+            sync(partial)
             partial.replace(path)
+            sync(self.folder)
         except (OSError, SafetensorError) as fault:
             partial.unlink(missing_ok=True)
             if isinstance(fault, OSError):
                 raise refused(self.folder, fault) from fault
             raise StorageError(f"cannot write {path}: {fault}") from fault
-        self._waiting.clear()
+        self._held.clear()
+        self.waiting = 0
         self.paths.append(path)
         self.bytes += path.stat().st_size
+
+    def _look(self) -> None:
+        try:
+            self.paths = sorted(self.folder.glob("states-*.safetensors"))
+            self.bytes = sum(path.stat().st_size for path in self.paths)
+        except OSError as fault:
+            raise refused(self.folder, fault) from fault
 
     def examples(self) -> Iterator[Example]:
         """Yield every text on disk, shard by shard. Raises StorageError for a shard that is not one of these."""
         for path in self.paths:
-            yield from read_shard(path, self.key)
+            for example in read_shard(path, self.key):
+                self._largest = max(self._largest, example.nbytes)
+                yield example
 
 
 def read_shard(path: Path, key: str) -> list[Example]:
@@ -143,8 +154,18 @@ def _laid_out(examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def _taken_apart(whole: dict[str, Any]) -> Iterator[Example]:
+    lengths, prompts = whole["lengths"], whole["prompts"]
+    tokens = int(lengths.sum())
+    if (
+        len(lengths) != len(prompts)
+        or not bool((prompts >= 1).all() and (lengths > prompts).all())
+        or len(whole["tokens"]) != tokens
+        or len(whole["states"]) != tokens - len(lengths)
+        or not len(whole["top"]) == len(whole["top_logits"]) == tokens - int(prompts.sum())
+    ):
+        raise ValueError("its arrays are not of the lengths that it names")
     token = row = score = 0
-    for length, prompt in zip(whole["lengths"].tolist(), whole["prompts"].tolist(), strict=True):
+    for length, prompt in zip(lengths.tolist(), prompts.tolist(), strict=True):
         scores = length - prompt
         yield Example(
             whole["tokens"][token : token + length],

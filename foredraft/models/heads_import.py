@@ -11,7 +11,6 @@ SGLang (deepseek_nextn.py). A choice here can cost acceptance, never exactness.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from foredraft.errors import DrafterError, UnsupportedModel, WeightsError
 from foredraft.models.heads_file import HeadsSpec
 from foredraft.models.identity import weights_digest
+from foredraft.models.json_text import parse_json
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.weights import Weights, decoder_prefix, held_weights, mtp_prefixes, open_weights, widened
 
@@ -71,7 +71,7 @@ class Found:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return a checkpoint's ``config.json``. Raises DrafterError for one that cannot be read."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = parse_json((folder / CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError) as fault:
         raise DrafterError(f"{folder / CONFIG} cannot be read: {fault!s:.100}") from fault
     if not isinstance(config, dict):

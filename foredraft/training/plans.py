@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from foredraft.errors import OptionError, StorageError
 from foredraft.models.heads_file import KINDS
+from foredraft.models.json_text import parse_json
 from foredraft.models.store import write_whole
 
 DRAFT_LAYERS: Final = (2, 6)  # least and most
@@ -79,7 +80,7 @@ def settle_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
     kept: dict[str, Any] = {}
     if path.exists():
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = parse_json(path.read_text(encoding="utf-8"))
             kind(**kept)
         except (OSError, ValueError, TypeError) as fault:
             raise StorageError(f"{path} cannot be read: {fault}; delete it to name the options again") from fault

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.train import _verdict
+from foredraft.cli.train_layers import _verdict
 from foredraft.models.layer_choice import choice_file
 from tests.cli.conftest import Ask
 from tests.drafters.test_layers import CHOICE

@@ -41,7 +41,9 @@ def add_model(parser: Parser) -> None:
         metavar="D",
         help="auto (default), none, lookup, suffix, model:PATH, layers, heads, package.module:Class, some joined by +",
     )
-    group.add_argument("--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto)")
+    group.add_argument(
+        "--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto, as pays)"
+    )
     group.add_argument(
         "--draft-temperature", metavar="T", type=number, help="the drafter's own; the text is exact at any"
     )

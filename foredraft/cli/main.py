@@ -20,6 +20,7 @@ VERBS: Final = {
     "generate": "answer a prompt, or a file of prompts",
     "chat": "talk with a model; each turn feeds only what is new",
     "certify": "check a model and its drafters against plain decoding",
+    "roofline": "measure what this machine allows: passes, draft lengths, batches",
     "cache": "show, clear and fill the cache of recent text that --cache-scope copies from",
     "train": "find out which of a model's own layers draft best for it",
     "models": "list the models that are here and those that are known; fetch and remove",

@@ -91,7 +91,7 @@ def main() -> None:
     rows += [{"task": "hostile", "prompt": prompt} for prompt in HOSTILE]
     lm = load(arguments, drafter="auto")
     lm.generate("Hello", max_tokens=16)  # times the passes
-    planner = lm._planning.planner()
+    planner = lm._planning.auto()
     arms = [name for name in arguments.drafters.split(",") if "heads" not in name or "heads" in lm.drafter.name]
     asked = [timed(lm, row, planner, arguments) for row in rows]
     units = {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources}

@@ -9,12 +9,11 @@ from time import perf_counter
 from typing import Any, Unpack, overload
 
 from foredraft.compose import Host, Machine, load_host
-from foredraft.copying import Informed, informed, predicted
+from foredraft.copying import informed, predicted, uninformed
 from foredraft.core.draft import Drafter, Planner, Watch
 from foredraft.drafting import Drafters, check_names, slower_paths
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError, TokenizerError
@@ -56,8 +55,7 @@ def load(
 
     ``model`` is an alias, a folder, a hub id, a ``.gguf`` file, or a transformers model object (``tokenizer`` then is
     its tokenizer; without one, prompts are token ids). ``drafter`` is a name (``auto``, ``none``, ``lookup``,
-    ``suffix``, ``model:PATH``, ``layers[:N|:FILE]``, ``heads[:FILE]``, ``package.module:Class``, or some with ``+``) or
-    a ``Drafter``.
+    ``suffix``, ``model:PATH``, ``layers``, ``heads``, ``package.module:Class``, or some with ``+``) or a ``Drafter``.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` auto (bf16), bf16, f32 or file,
     ``context`` a smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids
     the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable) or torch (off).
@@ -81,7 +79,7 @@ def load(
     host = load_host(model, machine, tokenizer, progress)
     recent = RecentText(host.tokenizer, host.target.vocabulary, machine.cache_folder, cache_tokens, share_cache)
     drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
-    loaded = LanguageModel(host, drafters, recent, Planning(host, progress))
+    loaded = LanguageModel(host, drafters, recent, Planning(host))
     loaded.watch = LawWatch() if switch("watch", watch) else None
     loaded.load_s = perf_counter() - began
     return loaded
@@ -183,14 +181,12 @@ class LanguageModel:
     ) -> Generator[None, None, None]:
         """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
         of = {request.sequence: request for request in requests}
-        length = self._drafters.length(settings, drafter)
-        planner: Planner = self._planning.planner() if length is None else FixedPlanner(length)
+        planner = self._planning.planner(self._drafters.length(settings, drafter))
         watches: list[Watch] = [tally, *([self.watch] if self.watch else []), *(a(planner) for a in self.onlookers)]
         if settings.logprobs is not None:
-            recorder = LogprobRecorder(self.host.sampler.logprobs)
+            watches.append(recorder := LogprobRecorder(self.host.sampler.logprobs))
             for request in requests:
                 request.scores = recorder.want(request.sequence, settings.logprobs)
-            watches.append(recorder)
         with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, watches)) as rounds:
             for outcomes in rounds:
                 for sequence, outcome in outcomes:
@@ -205,7 +201,7 @@ class LanguageModel:
         host, first = self.host, requests[0]
         choices = [request.choice(host.tokenizer) for request in requests]
         copied = None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests])
-        pace = self._planning.pace(first.tally, drafter, len(first.sequence))
+        pace = self._planning.pace(first.tally, uninformed(drafter), len(first.sequence))
         return Result(
             model=host.name,
             system_fingerprint=host.fingerprint,
@@ -226,9 +222,8 @@ class LanguageModel:
 
     def _notices(self, settings: Settings, drafter: Drafter, copied: Predicted | None) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
-        asked = drafter.drafter if isinstance(drafter, Informed) else drafter
         alarms = [] if self.watch is None or self.watch.notice is None else [self.watch.notice]
-        return notices_of(settings, self._drafters, asked, copied) + alarms
+        return notices_of(settings, self._drafters, uninformed(drafter), copied) + alarms
 
 
 class Running(Iterator[None]):

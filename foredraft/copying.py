@@ -43,6 +43,11 @@ def informed(drafter: Drafter, prediction: Sequence[int], scope: str | None) -> 
     return Informed(drafter, parts, prediction, scope)
 
 
+def uninformed(drafter: Drafter) -> Drafter:
+    """Return the drafter that ``informed`` was given."""
+    return drafter.drafter if isinstance(drafter, Informed) else drafter
+
+
 def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
     """Return what became of the prediction in the answers to one prompt."""
     used = drafter.used if isinstance(drafter, Informed) else {}

@@ -31,8 +31,10 @@ DRAFT_TOKENS: Final = 15
 PER_MATCH: Final = 4  # measured, docs/log.md
 FLOOR: Final = 0.03  # measured, docs/log.md; so is the next
 BRANCHES: Final = 2
+SURE: Final = 0.4  # least chance of a copied guess of a fixed length where others wait to be asked
 MODEL_TOKENS: Final = 5
 HEADS_TOKENS: Final = 4
+_OBJECTS: Final = 8  # users' own drafters that are kept
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -60,11 +62,12 @@ def make_drafter(
     load_heads: LoadHeads | None = None,
     planned: bool = False,
 ) -> Drafter:
-    """Return the drafter that ``names`` says; of several joined by ``+``, in each round the one that promises most.
+    """Return the drafter that ``names`` says.
 
     ``load_draft`` loads a draft model by name, ``load_heads`` heads by their path (``heads_of``); ``memory`` holds the
-    recent texts that requests may name a scope of. ``planned`` says that a planner will decide on lengths, so that
-    drafters have none of their own. Raises DrafterError for a name nobody knows.
+    recent texts that requests may name a scope of. ``planned`` says that a planner will decide on lengths: drafters
+    then have none of their own, and of several joined by ``+`` whoever promises most guesses in a round; without it
+    they are asked in order. Raises DrafterError for a name nobody knows.
     """
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
@@ -74,10 +77,12 @@ def make_drafter(
         best, said = _best(load_heads)
         parts = list(dict.fromkeys(name for part in parts for name in (best if part == AUTO else (part,))))
     capped = draft_tokens is None and not planned
-    drafters = [_one_drafter(part, host, load_draft, capped, temperature, memory, load_heads) for part in parts]
-    guessing = [drafter for drafter in drafters if not isinstance(drafter, NoDrafter)]
-    alone = len(drafters) == 1 and not planned
-    return drafters[0] if alone or not guessing else Chooser(guessing, said)
+    floor = FLOOR if capped else 0.0 if planned or len(parts) == 1 else SURE
+    drafters = [_one_drafter(part, host, load_draft, capped, floor, temperature, memory, load_heads) for part in parts]
+    if not planned:
+        return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
+    guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
+    return Chooser(guessing, said) if guessing else drafters[0]
 
 
 def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
@@ -96,6 +101,7 @@ def _one_drafter(
     host: Host,
     load_draft: Callable[[Any], Host],
     capped: bool,
+    floor: float,
     temperature: float | None,
     memory: Memory | None,
     load_heads: LoadHeads,
@@ -107,7 +113,7 @@ def _one_drafter(
         return Lookup(per_match=PER_MATCH if capped else None)
     if kind == "suffix":
         branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
-        return Suffix(FLOOR if capped else 0.0, branches, memory)
+        return Suffix(floor, branches, memory)
     if kind == "model":
         return draft_model(load_draft(rest), host, capped, temperature)
     if kind == "layers":
@@ -171,6 +177,14 @@ def slower_paths(drafter: Drafter) -> list[str]:
     return list(dict.fromkeys(notice for notice in said if notice is not None))
 
 
+def _repeatable(settings: Settings) -> bool:
+    """Say whether lengths must be fixed: by ratio a seed's text depends on them, so that no planner could repeat it.
+
+    It would not even be exact: of two texts with one seed, a planner learns from the first what the second will draw.
+    """
+    return settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy
+
+
 class Drafters:
     """The drafters of one model by what was asked for; each is made once. ``memory`` is what they share."""
 
@@ -190,28 +204,26 @@ class Drafters:
         self._progress = progress
         self._hosts: dict[str, Host] = {}
         self._heads = heads_of(host)
-        self._made: dict[tuple[str, int | None, float | None], Drafter] = {}
-        self._choosers: dict[int, Chooser] = {}
+        self._made: dict[tuple[str, int | None, float | None, bool], Drafter] = {}
+        self._objects: dict[int, tuple[object, Drafter, Drafter]] = {}  # by identity, which the first keeps alive
         self._draft_tokens = draft_tokens
         self._draft_temperature = draft_temperature
         self._asked: object = default
-        self.default = self._drafter(default, draft_tokens, draft_temperature)
+        self.default = self._drafter(default, draft_tokens, draft_temperature, planned=draft_tokens is None)
 
     def of(self, settings: Settings) -> Drafter:
         """Return the drafter of one generation: the one its options name, or the default."""
-        plain = settings.drafter is None and settings.draft_temperature is None and settings.draft_tokens is None
-        if plain or (settings.drafter is None and not isinstance(self._asked, str)):
-            return self.default
-        name = self._asked if settings.drafter is None else settings.drafter
+        asked = self._asked if settings.drafter is None else settings.drafter
         length = self._draft_tokens if settings.draft_tokens is None else settings.draft_tokens
         warmth = self._draft_temperature if settings.draft_temperature is None else settings.draft_temperature
-        return self._drafter(name, length, warmth)
+        return self._drafter(asked, length, warmth, planned=length is None and not _repeatable(settings))
 
     def length(self, settings: Settings, drafter: Drafter) -> int | None:
         """Return how many guesses a round may have; None where the planner decides."""
         if isinstance(drafter, NoDrafter):
             return 0
-        return settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
+        length = settings.draft_tokens if settings.draft_tokens is not None else self._draft_tokens
+        return DRAFT_TOKENS if length is None and _repeatable(settings) else length
 
     def off(self, settings: Settings, drafter: Drafter) -> str | None:
         """Say why nothing is guessed, where nothing is."""
@@ -235,27 +247,34 @@ class Drafters:
             return []
         return [f"draft_temperature had no effect: drafter {drafter.name} does not draw by it"]
 
-    def _drafter(self, asked: object, length: int | None, temperature: float | None) -> Drafter:
+    def _drafter(self, asked: object, length: int | None, temperature: float | None, planned: bool) -> Drafter:
         if self._host.off is not None:
             return NoDrafter()
         if isinstance(asked, AssistantModel):
             if not isinstance(asked.model, str | Path):
                 host = load_host(asked.model, Machine(context=self._machine.context))
-                return self._planned(draft_model(host, self._host, False, temperature), length)
+                drafter: Drafter = draft_model(host, self._host, False, temperature)
+                return Chooser([drafter]) if planned else drafter
             asked = f"model:{asked.model}"
         if not isinstance(asked, str):
-            return self._planned(guarded(asked), length)
-        key = (asked, length, temperature)
+            return self._object(asked, planned)
+        key = (asked, length, temperature, planned)
         if key not in self._made:
             given = (self._host, self._load, length, temperature, self._memory, self._heads)
-            self._made[key] = make_drafter(asked, *given, planned=length is None)
+            self._made[key] = make_drafter(asked, *given, planned=planned)
         return self._made[key]
 
-    def _planned(self, drafter: Drafter, length: int | None) -> Drafter:
-        """Return a drafter whose lengths the planner decides, unless somebody fixed them."""
-        if length is not None or isinstance(drafter, Chooser | NoDrafter):
-            return drafter
-        return self._choosers.setdefault(id(drafter), Chooser([drafter]))
+    def _object(self, asked: object, planned: bool) -> Drafter:
+        """Return a user's own drafter, which keeps its record from one generation to the next. Raises DrafterError."""
+        if id(asked) not in self._objects:
+            drafter = guarded(asked)
+            parts = drafter.drafters if isinstance(drafter, FirstOf) else (drafter,)
+            chooser: Drafter = drafter if isinstance(drafter, Chooser | NoDrafter) else Chooser(parts)
+            if len(self._objects) >= _OBJECTS:
+                del self._objects[next(iter(self._objects))]
+            self._objects[id(asked)] = asked, drafter, chooser
+        _, drafter, chooser = self._objects[id(asked)]
+        return chooser if planned else drafter
 
     def _load(self, name: str) -> Host:
         """Load a draft model once, under the target's own machine options; its context is its own."""

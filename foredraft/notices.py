@@ -9,6 +9,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.drafting import Drafters, parts_of, remarks
 from foredraft.options import Settings
+from foredraft.planning.choose import Chooser
 from foredraft.result import Predicted
 
 
@@ -29,6 +30,8 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
         notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
     elif copied == Predicted(0, 0):
         notices.append("prediction had no use: no guess was copied from it")
+    if isinstance(drafter, Chooser) and drafter.notice is not None:
+        notices.append(drafter.notice)
     notices += [part.notice for part in parts_of(drafter) if isinstance(part, HeadsDrafter) and part.notice is not None]
     return notices + drafters.without_effect(settings, drafter) + remarks(drafter)
 

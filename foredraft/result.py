@@ -11,7 +11,10 @@ from foredraft.engine.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """What speculation did for one answer. ``reason`` says why it was off, where it was."""
+    """What speculation did for one answer.
+
+    ``reason`` says why there were no guesses ("off: ..."), or what a planner went by ("on: ..."); None for neither.
+    """
 
     rounds: int
     drafted: int

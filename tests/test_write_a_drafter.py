@@ -44,7 +44,7 @@ def test_as_an_object(written: Path) -> None:
 
 def test_by_name_from_the_command_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "ab ab", "--model", str(written), "--max-tokens", "20", "--json"]
-    assert main([*words, "--drafter", "bigram:Bigram"]) == 0
+    assert main([*words, "--drafter", "bigram:Bigram", "--draft-tokens", "4"]) == 0
     drafted = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert main([*words, "--drafter", "none"]) == 0
     plain = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -42,7 +42,9 @@ def add_model(parser: Parser) -> None:
         help="auto (default), none, lookup, suffix, model:PATH, heads[:FILE], layers[:N|:FILE] (its own layers: "
         "what train layers chose, the first N, or a file of it), package.module:Class, or several joined by +",
     )
-    group.add_argument("--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto)")
+    group.add_argument(
+        "--draft-tokens", metavar="N", type=whole_or_auto, help="guesses a round (default auto, as pays)"
+    )
     group.add_argument(
         "--draft-temperature", metavar="T", type=number, help="the drafter's own; the text is exact at any"
     )

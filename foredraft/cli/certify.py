@@ -115,7 +115,7 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
 
     host = load_bare(args, console)
     ids = token_ids(prompts, host, console)
-    load_draft = _Drafts(machine_of(args, console), console)
+    load_draft = load_drafts(args, console)
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
         find_own_classes(name)
@@ -138,6 +138,11 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
     for notice in notices:
         console.say(f"note: {notice}")
     return certifier
+
+
+def load_drafts(args: argparse.Namespace, console: Console) -> _Drafts:
+    """Return what loads draft models by name, as the options say."""
+    return _Drafts(machine_of(args, console), console)
 
 
 class _Drafts:

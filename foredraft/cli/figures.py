@@ -98,7 +98,7 @@ def _predictions(results: Sequence[Result]) -> list[str]:
 
 
 def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> list[str]:
-    if reason is not None:
+    if reason is not None and reason.startswith("off: "):
         return [f"no guesses ({reason.removeprefix('off: ')})"]
     drafted, accepted = counts["drafted"], counts["accepted"]
     rate = f" ({100 * _rate(counts):.0f}%)" if drafted else ""

@@ -22,6 +22,7 @@ VERBS: Final = {
     "bench": "time drafters against plain decoding, and against what could be had at best",
     "explain": "trace one generation round by round, in the terminal and as an HTML file",
     "certify": "check a model and its drafters against plain decoding",
+    "roofline": "measure what this machine allows: passes, draft lengths, batches",
     "cache": "show, clear and fill the cache of recent text that --cache-scope copies from",
     "train": "make what drafts for a model: heads, a smaller model, or a choice of its own layers",
     "models": "list the models that are here and those that are known; fetch and remove",

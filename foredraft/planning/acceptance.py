@@ -13,27 +13,39 @@ from typing import Final
 DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last
 _WIDTH: Final = 0.5  # of a bin, in halvings of a path's sureness
 _BINS: Final = 18
-_STRENGTH: Final = 12.0  # tested guesses that a prior counts as
+_STRENGTH: Final = 8.0  # tested guesses that a prior counts as, and what was seen less deep
 _MEMORY: Final = 256.0  # tested guesses after which counts are halved
 _FOLLOW: Final = 0.2  # step of the drift towards how the text runs now, in log-odds
+_FAR: Final = 3.0  # log-odds that it may drift
 
 
 class Acceptance:
     """The acceptance of one drafter. ``prior`` is the chance of a guess, given those before it, before any was seen."""
 
     def __init__(self, prior: float = 0.5) -> None:
-        self._hits = [_STRENGTH * prior] * DEPTHS
-        self._tests = [_STRENGTH] * DEPTHS
+        self._prior = prior
+        self._hits = [0.0] * DEPTHS
+        self._tests = [0.0] * DEPTHS
         self._survived = [0.0] * _BINS
         self._tried = [0.0] * _BINS
-        self._drift = 0.0
+        self._drift = 0.0  # in log-odds
+        self._chances: list[float] = []  # worked out when next asked for
         self.tested = 0
         self.accepted = 0
-        self._chances = [prior] * DEPTHS
+
+    @property
+    def chances(self) -> list[float]:
+        """The chance of a guess at each depth up to ``DEPTHS``, given that those before it were accepted."""
+        if not self._chances:
+            chance, odds = self._prior, math.exp(self._drift)
+            for hits, tests in zip(self._hits, self._tests, strict=True):  # what is seen before is expected next
+                chance = (hits + _STRENGTH * chance) / (tests + _STRENGTH)
+                self._chances.append(chance * odds / (1.0 + chance * (odds - 1.0)))
+        return self._chances
 
     def chance(self, depth: int) -> float:
-        """Return the chance of the guess at ``depth`` (0 is the first), given that those before it were accepted."""
-        return self._chances[depth if depth < DEPTHS else DEPTHS - 1]
+        """Return the chance of the guess at ``depth``, any."""
+        return self.chances[depth if depth < DEPTHS else DEPTHS - 1]
 
     def survival(self, sureness: float) -> float:
         """Return the chance that a path survives of which its drafter is so sure."""
@@ -51,6 +63,9 @@ class Acceptance:
 
     def learn(self, hits: Sequence[bool]) -> None:
         """Count guesses along one path in order: all that were accepted, and the first that was not."""
+        if not hits:
+            return
+        chances, drift = self.chances, self._drift
         for depth, hit in enumerate(hits):
             place = depth if depth < DEPTHS else DEPTHS - 1
             if self._tests[place] >= _MEMORY:
@@ -59,13 +74,11 @@ class Acceptance:
             self._tests[place] += 1.0
             self._hits[place] += hit
             # how the text runs now: a step along the gradient of the log-likelihood
-            self._drift += _FOLLOW * (hit - self._chances[place])
-            self.tested += 1
-            self.accepted += hit
-            self._chances[place] = self._mixed(place)
-        self._drift = max(-3.0, min(3.0, self._drift))
-        if hits:
-            self._chances = [self._mixed(i) for i in range(DEPTHS)]
+            drift += _FOLLOW * (hit - chances[place])
+        self._drift = max(-_FAR, min(_FAR, drift))
+        self._chances = []
+        self.tested += len(hits)
+        self.accepted += sum(hits)
 
     def learn_path(self, sureness: float, survived: bool) -> None:
         """Count what became of a path that was judged whole."""
@@ -75,11 +88,6 @@ class Acceptance:
             self._survived[i] /= 2
         self._tried[i] += 1.0
         self._survived[i] += survived
-
-    def _mixed(self, place: int) -> float:
-        chance = self._hits[place] / self._tests[place]
-        chance = min(0.999, max(0.001, chance))
-        return 1.0 / (1.0 + math.exp(-math.log(chance / (1.0 - chance)) - self._drift))
 
 
 def _bin(sureness: float) -> int:

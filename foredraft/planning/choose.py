@@ -2,12 +2,15 @@
 
 What costs nothing is asked in every round, and scored on every verified text whether it was taken or not. The others
 are asked where what is known of them says that they pay, and now and then to learn whether they do by now.
+
+Under the ratio rule guesses that were drawn are taken once they are there: to look at them and drop them would give a
+text another law. Whom to ask is decided by what earlier rounds taught, before anything is drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
@@ -15,15 +18,27 @@ from typing import Final
 from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence as Text
-from foredraft.planning.planner import AutoQuote
+from foredraft.errors import DrafterError
+from foredraft.planning.planner import AutoQuote, unpriced
 from foredraft.planning.source import Source
 
 NOTHING: Final = Draft()
 NEAR: Final = 4  # rounds until the first look at a drafter that has ceased to pay
-FAR: Final = 256  # rounds between two looks at a drafter that does not pay, at most
+FAR: Final = 1024  # rounds between two looks at a drafter that does not pay, at most
+STALE: Final = 128  # rounds until a look at a drafter that pays, but less than another
 BUDGET: Final = 0.01  # share of the time that looks may take
 LOOK: Final = 2  # guesses of such a look
 _SLOW: Final = 50.0  # plain passes that a draft may take before its drafter is dropped for the request
+_SECOND: Final = 1.0  # and that it may take in any case
+_SERVES: Final = 4.0  # tokens of room a round, about: over so many rounds the cost of catching up is spread
+
+
+@dataclass(slots=True)
+class _Known:
+    """One text: which drafters were dropped for it, and how long it was when each was last asked."""
+
+    seen: list[int]
+    dropped: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -31,166 +46,201 @@ class _Offer:
     """What is proposed for one sequence in this round: by each drafter that was asked, and who is taken."""
 
     sequence: Text
-    quote: Quote
+    quote: AutoQuote
     noise: Noise
+    known: _Known
     drafts: dict[int, Draft] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
     taken: int = -1
     net: float = 0.0
     bound: bool = False
 
-    def take(self, i: int, net: float) -> None:
-        """Take a drafter's draft, which is worth so much."""
-        self.taken, self.net = i, net
-
 
 class Chooser:
-    """Joins drafters. A drafter that raises or hangs is dropped for the request, which is counted and said.
+    """Joins drafters. One that raises or hangs is dropped for the request, which is counted and said.
 
-    Under a planner that sets a fixed length the longest expected draft is taken, whatever it costs. ``said`` is what
-    there is to say of who is not among the drafters.
+    Under a planner without prices the longest expected draft is taken, whatever it costs. ``said`` is what there is to
+    say of who is not among the drafters; ``clock`` tells seconds.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], said: str | None = None) -> None:
+    def __init__(
+        self, drafters: Sequence[Drafter], said: str | None = None, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self.drafters = tuple(drafters)
         self.name = "+".join(d.name for d in self.drafters)
         self.taps: tuple[int, ...] = tuple(sorted({tap for d in self.drafters for tap in d.taps}))
         self.sources = tuple(Source(d.name) for d in self.drafters)
-        self._dropped: dict[Text, set[int]] = {}
+        self._instant = tuple(bool(getattr(d, "free", False)) for d in self.drafters)
+        self._clock = clock
+        self._texts: dict[Text, _Known] = {}
         self._rounds: dict[Text, _Offer] = {}
-        self._said: dict[str, str] = {} if said is None else {"": said}
+        self._left_out = said
+        self._said: dict[int, tuple[int, str]] = {}
 
     @property
     def notice(self) -> str | None:
-        """Which drafters were dropped, and why; None where all went well."""
-        return "; ".join(self._said.values()) or None
+        """Which drafters were dropped for the texts since the last time there was none, and why; None for none."""
+        words = [] if self._left_out is None else [self._left_out]
+        for i, (times, why) in self._said.items():
+            often = "" if times == 1 else f" for {times} texts"
+            words.append(f"drafter {self.sources[i].name} was dropped{often}: {why}")
+        return "; ".join(words) or None
 
     def begin(self, sequence: Text) -> None:
         """Let every drafter meet the sequence."""
-        self._dropped[sequence] = set()
+        if not self._texts:
+            self._said.clear()
+        self._texts[sequence] = _Known([0] * len(self.drafters))
         for i, drafter in enumerate(self.drafters):
             try:
                 drafter.begin(sequence)
-            except Exception as fault:
+            except Exception as fault:  # a drafter may break in any way
                 self._drop(sequence, i, fault)
 
     def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
         """Return for each sequence the draft that is worth most, or an empty one."""
-        batch = [_Offer(*each) for each in zip(sequences, quotes, noises, strict=True)]
-        for offer in batch:
-            self._rounds[offer.sequence] = offer
-        offers = [offer for offer in batch if offer.quote.limit > 0]
+        offers = []
+        for sequence, quote, noise in zip(sequences, quotes, noises, strict=True):
+            priced = quote if isinstance(quote, AutoQuote) else unpriced(quote.limit)
+            offer = _Offer(sequence, priced, noise, self._texts[sequence])
+            self._rounds[sequence] = offer
+            offers.append(offer)
         for i, source in enumerate(self.sources):
-            free = [o for o in offers if not o.bound and not self._gone(o, i) and self._free(i, o.quote)]
-            for offer, draft in self._ask(i, free, [_priced(o.quote, source) for o in free]):
-                if draft.laws is not None:  # once drawn it is taken: to look at guesses and drop them is not exact
-                    offer.take(i, math.inf)
-                    source.draws = offer.bound = True
-                elif (net := _net(source, draft, offer.quote)) > offer.net:
-                    offer.take(i, net)
+            free = [o for o in offers if not o.bound and i not in o.known.dropped and self._free(i, o.quote)]
+            if free:
+                self._ask(i, free, [o.quote.by(source) for o in free])
+            else:
+                source.idle += 1
         turns: dict[int, list[tuple[_Offer, Quote]]] = {}
         for offer in offers:
             if not offer.bound and (choice := self._dear(offer)) is not None:
                 turns.setdefault(choice[0], []).append((offer, choice[1]))
         for i, asked in turns.items():
-            for offer, _ in self._ask(i, [offer for offer, _ in asked], [quote for _, quote in asked]):
-                offer.take(i, math.inf)
-        return [offer.drafts.get(offer.taken, NOTHING) for offer in batch]
+            self._ask(i, [offer for offer, _ in asked], [quote for _, quote in asked])
+        return [offer.drafts.get(offer.taken, NOTHING) for offer in offers]
 
     def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let every drafter see what became of its own guesses, and learn from all that were made."""
+        gone = False
         for sequence, outcome in zip(sequences, outcomes, strict=True):
             made = self._rounds.pop(sequence, None)
+            gone = gone or bool(self._texts[sequence].dropped)
             if made is None or not outcome.tokens:
                 continue
             for i, draft in made.drafts.items():
                 if i == made.taken:
                     self.sources[i].learn(outcome)
+                    if outcome.accepted == len(outcome.draft):  # a look that met only right guesses: look again soon
+                        self.sources[i].gap = max(NEAR, self.sources[i].gap // 4)
                 else:
                     self.sources[i].watched(draft, outcome.tokens)
+        everybody = range(len(sequences))
         for i, drafter in enumerate(self.drafters):
-            asked = [j for j, s in enumerate(sequences) if i not in self._dropped.get(s, ())]
-            if not asked:
+            of = [j for j in everybody if i not in self._texts[sequences[j]].dropped] if gone else everybody
+            if not of:
                 continue
             try:
-                if len(asked) == len(sequences):
+                if len(of) == len(sequences):
                     drafter.observe(sequences, outcomes, scored)
                 else:
-                    part = _part(scored, asked)
-                    drafter.observe([sequences[j] for j in asked], [outcomes[j] for j in asked], part)
-            except Exception as fault:
-                for j in asked:
+                    drafter.observe([sequences[j] for j in of], [outcomes[j] for j in of], _part(scored, of))
+            except Exception as fault:  # as above
+                for j in of:
                     self._drop(sequences[j], i, fault)
 
     def end(self, sequence: Text) -> None:
         """Let every drafter forget the sequence."""
-        dropped = self._dropped.pop(sequence, set())
+        known = self._texts.pop(sequence, None)
         self._rounds.pop(sequence, None)
         for i, drafter in enumerate(self.drafters):
             try:
                 drafter.end(sequence)
-            except Exception as fault:
-                if i not in dropped:
+            except Exception as fault:  # as above; what it broke on before is no news
+                if known is None or i not in known.dropped:
                     self._say(i, fault)
+
+    def _free(self, i: int, quote: AutoQuote) -> bool:
+        """Say whether asking is cheap enough to do it in every round, and can be done without taking the answer."""
+        source = self.sources[i]
+        if source.draws:
+            return False
+        return self._instant[i] or (quote.rate > 0.0 and source.free(quote.plain * quote.pace))
 
     def _dear(self, offer: _Offer) -> tuple[int, Quote] | None:
         """Return which of the drafters that cost something to ask, and with which quote: None where none pays."""
         promises = []
         for i, source in enumerate(self.sources):
-            if not self._gone(offer, i) and not self._free(i, offer.quote):
-                source.idle += 1
-                promises.append((*_promise(source, offer.quote), i))
-        for promise, length, i in sorted(promises, reverse=True):
+            if i not in offer.known.dropped and i not in offer.asked:
+                behind, rounds = self._behind(offer, i), max(1.0, offer.sequence.room / _SERVES)
+                promises.append((*offer.quote.by(source).best(behind, rounds), i))
+        promises.sort(reverse=True)
+        for promise, length, i in promises[1:]:  # one that pays, but less than another, may have come to pay more
             source = self.sources[i]
-            pays = promise > offer.net
-            if pays or source.idle >= source.gap:
-                source.idle = 0
-                source.gap = NEAR if pays else _patience(source, offer.quote)
-                return i, _priced(offer.quote, source) if pays else Look(min(LOOK, max(1, length), offer.quote.limit))
+            if source.idle >= max(STALE, source.gap):
+                return self._look(offer, i, length, pays=promise > offer.net)
+        for promise, length, i in promises:
+            source = self.sources[i]
+            if promise > offer.net:
+                source.idle, source.gap = 0, NEAR
+                return i, offer.quote.by(source)
+            if source.idle >= source.gap:
+                return self._look(offer, i, length, pays=False)
         return None
 
-    def _gone(self, offer: _Offer, i: int) -> bool:
-        return i in self._dropped.get(offer.sequence, ())
-
-    def _free(self, i: int, quote: Quote) -> bool:
-        """Say whether asking is cheap enough to do it in every round, and can be done without taking the answer."""
+    def _look(self, offer: _Offer, i: int, length: int, pays: bool) -> tuple[int, Quote]:
+        """Return a turn for a drafter of which it is to be learnt how it fares, and put the next one off."""
         source = self.sources[i]
-        if source.draws or not isinstance(quote, AutoQuote):
-            return not source.draws and bool(getattr(self.drafters[i], "free", False))
-        return bool(getattr(self.drafters[i], "free", False)) or source.free(quote.plain * quote.pace)
+        source.idle, source.gap = 0, STALE if pays else _patience(source, offer.quote)
+        return i, Look(min(LOOK, max(1, length), offer.quote.limit))
 
-    def _ask(self, i: int, offers: Sequence[_Offer], quotes: Sequence[Quote]) -> list[tuple[_Offer, Draft]]:
-        """Return the drafts that are not empty, each noted in its offer."""
-        if not offers:
-            return []
-        source, began = self.sources[i], perf_counter()
+    def _behind(self, offer: _Offer, i: int) -> int:
+        return len(offer.sequence) - offer.known.seen[i]
+
+    def _ask(self, i: int, offers: Sequence[_Offer], quotes: Sequence[Quote]) -> None:
+        """Ask one drafter, and take its drafts where they are worth most, or were drawn to be tested by ratio."""
+        source, began = self.sources[i], self._clock()
+        behind = 0
+        for offer in offers:
+            behind += self._behind(offer, i)
+            offer.asked.add(i)
+            offer.known.seen[i] = len(offer.sequence)
         try:
             answer = self.drafters[i].propose([o.sequence for o in offers], quotes, [o.noise for o in offers])
             drafts = list(zip(offers, answer, strict=True))
-            guesses = sum(len(draft) for _, draft in drafts)
-        except Exception as fault:
+            if not all(isinstance(draft, Draft) for draft in answer):
+                raise DrafterError(f"propose gave a {type(answer[0]).__name__} where a Draft belongs")
+            guesses = sum([len(draft) for draft in answer])
+        except Exception as fault:  # as above
             for offer in offers:
                 self._drop(offer.sequence, i, fault)
-            return []
-        seconds = perf_counter() - began
-        source.paid(seconds, guesses, len(offers))
-        quote = offers[0].quote
-        if isinstance(quote, AutoQuote) and seconds > max(1.0, _SLOW * quote.plain * quote.pace):
+            return
+        seconds = self._clock() - began
+        source.idle = 0
+        source.paid(seconds, guesses, len(offers), behind)
+        plain = offers[0].quote.plain * offers[0].quote.pace
+        if seconds > max(_SECOND, (_SLOW + behind) * plain):
             for offer in offers:
                 self._drop(offer.sequence, i, TimeoutError(f"a draft took {seconds:.1f} s"))
-        found = [(offer, draft) for offer, draft in drafts if len(draft)]
-        for offer, draft in found:
+        for (offer, draft), quote in zip(drafts, quotes, strict=True):
+            if not draft.tokens:
+                continue
             offer.drafts[i] = draft
-        return found
+            look = isinstance(quote, Look) and offer.taken < 0
+            if draft.laws is not None and not offer.noise.coupled:
+                offer.taken, offer.net, offer.bound = i, math.inf, True
+                source.draws = True
+            elif (net := offer.quote.net(source.worth(draft), len(draft))) > offer.net or look:
+                offer.taken, offer.net = i, net
 
     def _drop(self, sequence: Text, i: int, fault: Exception) -> None:
-        self._dropped.setdefault(sequence, set()).add(i)
+        self._texts[sequence].dropped.add(i)
         self._say(i, fault)
 
     def _say(self, i: int, fault: Exception) -> None:
-        source = self.sources[i]
-        source.faults += 1
-        times = "" if source.faults == 1 else f" ({source.faults} times)"
-        self._said[source.name] = f"drafter {source.name} was dropped{times}: {fault}"
+        self.sources[i].faults += 1
+        times, _ = self._said.get(i, (0, ""))
+        words = " ".join(str(fault).split()).removeprefix(f"drafter {self.sources[i].name}: ") or type(fault).__name__
+        self._said[i] = times + 1, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,31 +254,8 @@ class Look:
         return rows < self.limit
 
 
-def _priced(quote: Quote, source: Source) -> Quote:
-    return quote.by(source) if isinstance(quote, AutoQuote) else quote
-
-
-def _net(source: Source, draft: Draft, quote: Quote) -> float:
-    """Return what a draft is worth, in tokens; under a fixed length its own time counts nothing."""
-    accepted = source.worth(draft)
-    return quote.net(accepted, len(draft), 0.0) if isinstance(quote, AutoQuote) else accepted
-
-
-def _promise(source: Source, quote: Quote) -> tuple[float, int]:
-    """Return what asking a drafter is expected to be worth, and the number of guesses that is best."""
-    if isinstance(quote, AutoQuote):
-        return quote.by(source).best()
-    path, total = 1.0, 0.0
-    for depth in range(quote.limit):
-        path *= source.acceptance.chance(depth)
-        total += path
-    return total, quote.limit
-
-
-def _patience(source: Source, quote: Quote) -> int:
+def _patience(source: Source, quote: AutoQuote) -> int:
     """Return the rounds between two looks at a drafter, such that looks keep within their budget."""
-    if not isinstance(quote, AutoQuote):
-        return NEAR
     spent = sum(quote.steps[:LOOK]) + (LOOK + 1) * quote.by(source).unit
     return max(NEAR, min(FAR, round(spent / (BUDGET * quote.plain))))
 

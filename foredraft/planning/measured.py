@@ -16,16 +16,19 @@ from foredraft.planning.costs import PassTable, fitted
 
 FORMAT: Final = 1
 ROWS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+NEEDED: Final = 16  # rows that are timed however long it takes
 DEEP: Final = 1024  # tokens of context at which it is seen what context costs
+SECONDS: Final = 1.5  # that timing passes may take, about
 _START: Final = 32
 _SLOT: Final = 1 << 15  # far above those that a target numbers from 0
-_SECONDS: Final = 1.5  # that the timing of passes may take, about
 _TURNS: Final = (3, 12)  # of each pass, at least and at most
 
-Tell = Callable[[int, int, str], None]
+Clock = Callable[[], float]
 
 
-def pass_table(model: Model, context: int, kept: Path | None, facts: Mapping[str, Any], tell: Tell | None) -> PassTable:
+def pass_table(
+    model: Model, context: int, kept: Path | None, facts: Mapping[str, Any], clock: Clock = perf_counter
+) -> PassTable:
     """Return the table of a model on this machine: read from ``kept``, or measured and kept there.
 
     ``facts`` say what it depends on: a file that names others is measured anew, as is one that cannot be read.
@@ -33,7 +36,7 @@ def pass_table(model: Model, context: int, kept: Path | None, facts: Mapping[str
     key = {"format": FORMAT, **facts}
     if kept is not None and (found := _read(kept, key)) is not None:
         return found
-    table = measure(model, context, tell)
+    table = measure(model, context, clock)
     if kept is not None:
         try:
             write_whole(kept, json.dumps({**key, "table": asdict(table)}, indent=1) + "\n")
@@ -42,40 +45,43 @@ def pass_table(model: Model, context: int, kept: Path | None, facts: Mapping[str
     return table
 
 
-def measure(model: Model, context: int, tell: Tell | None = None) -> PassTable:
-    """Time passes of 1 to 64 rows, ways taking turns, the least of several. The model's slots are as before."""
-    sizes = [rows for rows in ROWS if _START + rows <= context]
-    deep = min(DEEP, context - 8)
-    ways: list[tuple[int, int, int]] = [(_SLOT, _START, rows) for rows in sizes]
-    if deep >= 4 * _START:
-        ways += [(_SLOT + 1, deep, 1), (_SLOT + 1, deep, 8)]
+def measure(model: Model, context: int, clock: Clock = perf_counter) -> PassTable:
+    """Time passes of 1 to 64 rows, ways taking turns, the least of several. The model's slots are as before.
+
+    A model so slow that this would take long is timed up to ``NEEDED`` rows, and at less context. ``context`` is in
+    tokens.
+    """
+    start = min(_START, max(0, context - 8))
     try:
-        _fill(model, _SLOT, _START)
-        if deep >= 4 * _START:
+        _fill(model, _SLOT, start)
+        sizes: list[int] = []
+        began = clock()
+        for rows in ROWS:
+            if start + rows > context or (rows > NEEDED and clock() - began > SECONDS / _TURNS[0]):
+                break
+            last = _time(model, clock, _SLOT, start, rows)  # pages and scratch memory as well
+            sizes.append(rows)
+        ways = [(_SLOT, start, rows) for rows in sizes]
+        deep = min(DEEP, context - 8, int(sizes[-1] * SECONDS / max(last, 1e-9)))  # as much as is read in that time
+        if deep >= 4 * _START and 8 in sizes:
             _fill(model, _SLOT + 1, deep)
-        least = _least(model, ways, tell)
+            ways += [(_SLOT + 1, deep, 1), (_SLOT + 1, deep, 8)]
+        least = _least(model, clock, ways)
     finally:
         for slot in (_SLOT, _SLOT + 1):
             model.release(slot)
-    shallow = least[: len(sizes)]
-    if deep < 4 * _START:
-        return PassTable(tuple(sizes), tuple(min(shallow[i:]) for i in range(len(shallow))), 0.0, 0.0)
-    return fitted(sizes, shallow, (deep - _START, least[-2], least[-1]))
+    if len(ways) == len(sizes):
+        return fitted(sizes, least, None)
+    return fitted(sizes, least[:-2], (deep - start, least[-2], least[-1]))
 
 
-def _least(model: Model, ways: Sequence[tuple[int, int, int]], tell: Tell | None) -> list[float]:
-    for way in ways:
-        _time(model, *way)  # pages and scratch memory
+def _least(model: Model, clock: Clock, ways: Sequence[tuple[int, int, int]]) -> list[float]:
     least = [float("inf")] * len(ways)
-    began, turn = perf_counter(), 0
-    while turn < _TURNS[0] or (turn < _TURNS[1] and perf_counter() - began < _SECONDS):
+    began, turn = clock(), 0
+    while turn < _TURNS[0] or (turn < _TURNS[1] and clock() - began < SECONDS):
         for i, way in enumerate(ways):
-            least[i] = min(least[i], _time(model, *way))
-            if tell is not None:
-                tell(min(turn * len(ways) + i, _TURNS[1] * len(ways) - 1), _TURNS[1] * len(ways), "timing passes")
+            least[i] = min(least[i], _time(model, clock, *way))
         turn += 1
-    if tell is not None:
-        tell(1, 1, "timing passes")
     return least
 
 
@@ -85,29 +91,23 @@ def _fill(model: Model, slot: int, length: int) -> None:
         model.forward([Rows(slot, at, (1,) * count, tuple(range(-1, count - 1)), 0)])
 
 
-def _time(model: Model, slot: int, start: int, rows: int) -> float:
+def _time(model: Model, clock: Clock, slot: int, start: int, rows: int) -> float:
     row = Rows(slot, start, (1,) * rows, tuple(range(-1, rows - 1)), rows)
-    began = perf_counter()
+    began = clock()
     model.forward([row])
-    return perf_counter() - began
+    return clock() - began
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> PassTable | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if {name: found.get(name) for name in key} != dict(key):
+        given = found.pop("table")
+        if found != key:
             return None
-        given = found["table"]
         table = PassTable(
             tuple(int(n) for n in given["rows"]), tuple(float(s) for s in given["seconds"]),
             float(given["per_token"]), float(given["per_row"]),
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
-    rising = all(a < b for a, b in zip(table.rows, table.rows[1:], strict=False))
-    sane = (
-        all(0.0 < s < 1e6 for s in table.seconds)
-        and table.rows[:1] == (1,)
-        and min(table.per_token, table.per_row) >= 0
-    )
-    return table if rising and sane and len(table.rows) == len(table.seconds) else None
+    return table if table.sane() else None

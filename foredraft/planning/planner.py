@@ -10,7 +10,7 @@ prices the rows of a whole batch, so load that has spent the arithmetic makes gu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
@@ -18,10 +18,14 @@ from typing import Final
 from foredraft.core.draft import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.planning.costs import Costs
-from foredraft.planning.source import Source
+from foredraft.planning.source import BEHIND, Source
 
 MOST: Final = 15  # guesses of a round
 _GAIN: Final = 0.05  # of a round on what rounds bring
+_NEAR: Final = 64  # tokens of length by which sequences are told apart in price
+_STALL: Final = 64.0  # plain passes: no drafting that goes on takes so long
+_HOPELESS: Final = 0.01  # a guess that survives so seldom is not looked beyond
+_BESIDE: Final = 2.0  # plain passes that a round's own work may count as, at most
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class AutoQuote:
     ``steps[i]`` is what verifying a guess costs beside i others, in seconds of table time.
     """
 
-    __slots__ = ("limit", "pace", "plain", "rate", "steps")
+    __slots__ = ("_by", "limit", "pace", "plain", "rate", "steps")
 
     def __init__(self, limit: int, rate: float, steps: Sequence[float], plain: float, pace: float) -> None:
         self.limit = limit
@@ -48,39 +52,51 @@ class AutoQuote:
         self.steps = steps
         self.plain = plain  # seconds of a plain pass
         self.pace = pace
+        self._by: dict[Source, SourceQuote] = {}
 
     def worth(self, path_probability: float, rows: int) -> bool:
         """Say whether one more guess pays if it is as likely as what it builds on: for a drafter nobody knows yet."""
         return rows < self.limit and path_probability > self.rate * self.steps[rows]
 
-    def net(self, accepted: float, guesses: int, drafting: float) -> float:
-        """Return what a draft is worth: tokens that it brings, less what its time would bring elsewhere."""
-        return accepted - self.rate * (sum(self.steps[:guesses]) + drafting)
+    def net(self, accepted: float, guesses: int) -> float:
+        """Return what verifying a draft is worth: tokens that it brings, less what its time would bring elsewhere."""
+        return accepted - self.rate * sum(self.steps[:guesses])
 
     def by(self, source: Source) -> SourceQuote:
         """Return the prices as they are for one drafter."""
-        return SourceQuote(self, source)
+        found = self._by.get(source)
+        if found is None:
+            found = self._by[source] = SourceQuote(self, source)
+        return found
+
+
+def unpriced(limit: int) -> AutoQuote:
+    """Return a quote by which every guess is worth it, up to a number of them."""
+    return AutoQuote(limit, 0.0, (0.0,) * limit, 1.0, 1.0)
 
 
 class SourceQuote:
     """The prices of one sequence's guesses for a drafter whose record is known."""
 
-    __slots__ = ("_floors", "_quote", "_source", "limit", "unit")
+    __slots__ = ("_quote", "_source", "limit", "unit")
 
     def __init__(self, quote: AutoQuote, source: Source) -> None:
         self.limit = quote.limit
         self._quote = quote
         self._source = source
         self.unit = 0.0 if source.unit is None else source.unit / quote.pace
-        chance, rate, unit = source.acceptance.chance, quote.rate, self.unit
-        self._floors = [rate * (step + unit) / chance(i) for i, step in enumerate(quote.steps[: quote.limit])]
+
+    def _floor(self, rows: int) -> float:
+        """Return how likely all that a guess builds on must be, for one that has so many before it."""
+        quote = self._quote
+        return quote.rate * (quote.steps[rows] + self.unit) / self._source.acceptance.chance(rows)
 
     def worth(self, path_probability: float, rows: int) -> bool:
         """Say whether one more guess, drafted by this drafter and as good as its guesses are, pays."""
         if rows >= self.limit:
             return False
         sure = 1.0 if path_probability >= 1.0 else self._source.acceptance.survival(path_probability)
-        return sure > self._floors[rows]
+        return sure > self._floor(rows)
 
     def pays(self, path_probability: float, rows: int) -> bool:
         """Say whether a guess that costs nothing to draft pays; the path is the guess and all that it builds on."""
@@ -91,25 +107,39 @@ class SourceQuote:
     def floors(self, most: int) -> list[float]:
         """Return how sure the drafter must be of what a guess builds on, for each guess that can pay."""
         found: list[float] = []
-        for floor in self._floors[:most]:
-            sure = self._source.acceptance.sureness_for(floor)
+        for rows in range(min(most, self.limit)):
+            sure = self._source.acceptance.sureness_for(self._floor(rows))
             if sure > 1.0:
                 break
             found.append(sure)
         return found
 
-    def best(self) -> tuple[float, int]:
-        """Return what the best number of guesses is worth before any is drafted, and that number."""
+    def best(self, behind: int = 0, rounds: float = 1.0) -> tuple[float, int]:
+        """Return what the best number of guesses is worth before any is drafted, and that number.
+
+        ``behind`` tokens have to be caught up with first, which serves so many ``rounds``.
+        """
         best, length, path, total, spent = 0.0, 0, 1.0, 0.0, 0.0
-        chance, rate = self._source.acceptance.chance, self._quote.rate
-        for i, step in enumerate(self._quote.steps[: self.limit]):
-            path *= chance(i)
+        quote, source, unit = self._quote, self._source, self.unit
+        rate, answers = quote.rate, source.answers
+        asked = unit
+        if behind > BEHIND and source.read is not None:
+            asked += source.read / quote.pace * behind / rounds
+        chances = _longer(source.acceptance.chances, self.limit)
+        for i, (step, chance) in enumerate(zip(quote.steps, chances, strict=False)):
+            path *= chance
+            if path < _HOPELESS:
+                break
             total += path
-            spent += step
-            net = total - rate * (spent + (i + 2) * self.unit)
+            spent += step + unit
+            net = answers * (total - rate * spent) - rate * asked  # most do not always have something to say
             if net > best:
                 best, length = net, i + 1
         return best, length
+
+
+def _longer(chances: list[float], count: int) -> list[float]:
+    return chances if count <= len(chances) else chances + chances[-1:] * (count - len(chances))
 
 
 class AutoPlanner:
@@ -118,56 +148,61 @@ class AutoPlanner:
     It outlives a generation: what was learnt of machine and texts serves the next.
     """
 
-    def __init__(self, costs: Costs, most: int = MOST) -> None:
+    def __init__(self, costs: Costs, most: int = MOST, clock: Callable[[], float] = perf_counter) -> None:
         self.costs = costs
         self.most = most
         self.means = Means()
         self.spent = 0.0  # seconds in this planner
-        self._verified = 0.0
+        self._clock = clock
 
     def quote(self, sequences: Sequence[Text]) -> list[AutoQuote]:
         """Price one more guess for each sequence; none for one that has yet to read its prompt."""
-        began = perf_counter()
-        means, costs, count = self.means, self.costs, len(sequences)
-        context = sum(map(len, sequences))
-        others = 1 + round((count - 1) * means.rows)  # rows that the batch has without this sequence's guesses
-        plain = costs.seconds(count, context, context) + means.beside
-        taken = costs.seconds(round(count * means.rows), context, round(context * means.rows)) + means.beside
-        rate = max(count / plain, count * means.tokens / (taken + count * means.drafting))
-        made: dict[int, AutoQuote] = {}
-        quotes = []
+        began = self._clock()
+        costs, count = self.costs, len(sequences)
+        plain, rate = self._worth(count, sum(map(len, sequences)))
+        others = 1 + round((count - 1) * self.means.rows)  # rows that the batch has without this sequence's guesses
+        made: dict[tuple[int, int], AutoQuote] = {}
+        quotes: list[AutoQuote] = []
         for sequence in sequences:
             length = len(sequence)
             limit = 0 if length == sequence.prompt_length else max(0, min(self.most, sequence.room - 1))
-            near = length // 64  # sequences of about one length pay one price
-            if near not in made or made[near].limit != limit:
-                made[near] = AutoQuote(limit, rate, self._steps(others, limit, length), plain, costs.pace)
-            quotes.append(made[near])
-        self.spent += perf_counter() - began
+            key = length // _NEAR, limit  # sequences of about one length pay one price
+            if key not in made:
+                made[key] = AutoQuote(limit, rate, costs.steps(others, limit, length), plain, costs.pace)
+            quotes.append(made[key])
+        self.spent += self._clock() - began
         return quotes
 
-    def _steps(self, others: int, limit: int, length: int) -> list[float]:
-        """Return what each further row costs."""
-        bare = [self.costs.seconds(others + i, 0, 0) for i in range(limit + 1)]
-        look = self.costs.table.per_row * length
-        return [max(0.0, bare[i + 1] - bare[i]) + look for i in range(limit)]
+    def price(self, length: int) -> AutoQuote:
+        """Return the price of a guess for one text of a length, alone and with all the room that there may be."""
+        plain, rate = self._worth(1, length)
+        return AutoQuote(self.most, rate, self.costs.steps(1, self.most, length), plain, self.costs.pace)
+
+    def _worth(self, count: int, context: int) -> tuple[float, float]:
+        """Return the seconds of a plain round and the tokens a second that rounds bring, in table time."""
+        means, costs = self.means, self.costs
+        plain = costs.seconds(count, context, context) + means.beside
+        taken = costs.seconds(round(count * means.rows), context, round(context * means.rows)) + means.beside
+        return plain, max(count / plain, count * means.tokens / (taken + count * means.drafting))
 
     def record(self, done: Round) -> None:
         """Learn what the round brought, and what it took."""
-        began = perf_counter()
-        fed = any(len(s) - len(o.tokens) == s.prompt_length for s, o in zip(done.sequences, done.outcomes, strict=True))
-        if not fed and done.outcomes:
-            count, pace = len(done.outcomes), self.costs.pace
-            rows = count + sum(len(outcome.draft) for outcome in done.outcomes)
-            context = sum(map(len, done.sequences))
-            self.costs.learn(rows, context, context * rows // count, done.verified - done.drafted)
-            means = self.means
-            brought = sum(len(outcome.tokens) for outcome in done.outcomes) / count
+        began = self._clock()
+        sequences, outcomes = done.sequences, done.outcomes
+        fed = any(len(s) - len(o.tokens) <= s.prompt_length for s, o in zip(sequences, outcomes, strict=True))
+        if not fed and outcomes:
+            count, costs, means = len(outcomes), self.costs, self.means
+            pace, plain = costs.pace, costs.table.seconds[0]
+            rows = count + sum([len(outcome.draft) for outcome in outcomes])
+            context = sum(map(len, sequences))
+            costs.learn(rows, context, context * rows // count, done.verified - done.drafted)
+            brought = sum([len(outcome.tokens) for outcome in outcomes]) / count
             means.tokens += _GAIN * (brought - means.tokens)
             means.rows += _GAIN * (rows / count - means.rows)
-            means.drafting += _GAIN * ((done.drafted - done.began) / pace / count - means.drafting)
-            if self._verified:
-                beside = min((done.began - self._verified) / pace, 0.2 * self.costs.table.seconds[0])
-                means.beside += _GAIN * (max(0.0, beside) - means.beside)
-        self._verified = 0.0 if fed else done.verified
-        self.spent += perf_counter() - began
+            drafting = (done.drafted - done.began) / pace / count
+            if 0.0 <= drafting < _STALL * plain:  # not where the clock has jumped, or a drafter hung
+                means.drafting += _GAIN * (drafting - means.drafting)
+            beside = (began - done.verified) / pace
+            if beside >= 0.0:
+                means.beside += _GAIN * (min(beside, _BESIDE * plain) - means.beside)
+        self.spent += self._clock() - began

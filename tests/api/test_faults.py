@@ -15,6 +15,8 @@ from foredraft.api import Running
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
 from foredraft.errors import DrafterError, NoTokenLeft, OptionError, PromptError
+from foredraft.planning.costs import Costs, PassTable
+from foredraft.planning.planner import AutoPlanner
 from tests.tiny import make_chat_model
 
 # "a" is too short for min_tokens, "bcd" is not: some answers end with a fault
@@ -191,7 +193,7 @@ def test_a_drafter_that_breaks_is_named(lm: LanguageModel, method: str, joined: 
     own = Own((method,))
     drafter: Any = FirstOf([Lookup(), own]) if joined else own
     with pytest.raises(DrafterError, match=rf"^drafter own: {method} failed: RuntimeError: two lines$") as caught:
-        lm.generate(["abab", "cdcd"], max_tokens=9, drafter=drafter)
+        lm.generate(["abab", "cdcd"], max_tokens=9, drafter=drafter, draft_tokens=4)
     assert caught.value.__cause__ is own.fault
     assert own.ended == (1 if method == "begin" else 2)  # every sequence it had met
     assert lm.host.target.slots.free == len(lm.host.target.slots)
@@ -201,9 +203,29 @@ def test_a_drafter_that_breaks_is_named(lm: LanguageModel, method: str, joined: 
 def test_what_broke_first_is_what_is_said(lm: LanguageModel) -> None:
     for method in ("begin", "propose", "observe"):
         with pytest.raises(DrafterError, match=f"^drafter own: {method} failed: ValueError$"):
-            lm.generate("abab", max_tokens=9, drafter=Own((method, "end"), ValueError()))
+            lm.generate("abab", max_tokens=9, drafter=Own((method, "end"), ValueError()), draft_tokens=4)
     with pytest.raises(DrafterError, match=r"^its own words$"):
-        lm.generate("abab", max_tokens=9, drafter=Own(("propose",), DrafterError("its own words")))
+        lm.generate("abab", max_tokens=9, drafter=Own(("propose",), DrafterError("its own words")), draft_tokens=4)
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_drafter_that_breaks_under_a_planner_is_dropped_and_the_answer_goes_on(
+    lm: LanguageModel, method: str, joined: bool
+) -> None:
+    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
+    own = Own((method,))
+    drafter: Any = FirstOf([Lookup(), own]) if joined else own
+    plain = lm.generate(["abab", "cdcd"], max_tokens=9, drafter="none")
+    results = lm.generate(["abab", "cdcd"], max_tokens=9, drafter=drafter)
+    assert [result.text for result in results] == [result.text for result in plain]
+    for result in results:
+        (notice,) = result.notices
+        assert notice.startswith("drafter own was dropped")
+        assert notice.endswith(f"{method} failed: RuntimeError: two lines")
+    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    own.breaks = ()
+    assert lm.generate("abab", max_tokens=9, drafter=drafter).notices == []
 
 
 class Copier(Own):
@@ -302,7 +324,7 @@ def test_a_class_that_cannot_be_made(lm: LanguageModel, modules: Path, name: str
             ["draft_temperature had no effect: drafter lookup does not draw by it"],
         ),
         (
-            {"drafter": "suffix", "draft_temperature": 0.5, "prediction": "xyz"},
+            {"drafter": "suffix", "draft_temperature": 0.5, "prediction": "xyz", "draft_tokens": 4},
             ["draft_temperature had no effect: drafter suffix does not draw by it"],
         ),
     ],

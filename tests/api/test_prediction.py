@@ -25,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lm(tiny: Path) -> LanguageModel:
-    return foredraft.load(tiny, dtype="f64")
+    return foredraft.load(tiny, dtype="f64", draft_tokens=15)
 
 
 @pytest.fixture(scope="module")

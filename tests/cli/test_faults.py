@@ -144,9 +144,13 @@ def test_a_users_drafter_that_breaks(ask: Ask, tiny: Path, tmp_path: Path, monke
         "    def observe(self, sequences, outcomes, scored): pass\n"
         "    def end(self, sequence): pass\n"
     )
-    done = ask("generate", "hello", "--model", tiny, "--drafter", "my_faults:Own")
+    words = ["generate", "hello", "--model", tiny, "--max-tokens", "60", "--drafter", "my_faults:Own"]
+    done = ask(*words, "--draft-tokens", "4")
     assert done.status == 2
     assert done.err.endswith("foredraft: drafter own: propose failed: KeyError: 'x'\n")
+    planned = ask(*words)  # where a planner decides it decides against it, and says so
+    assert planned.status == 0
+    assert "foredraft: drafter own was dropped: propose failed: KeyError: 'x'\n" in planned.err
     sys.modules.pop("my_faults", None)
 
 

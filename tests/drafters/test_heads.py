@@ -21,6 +21,7 @@ from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter, _floors, _Known
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
+from foredraft.drafting import parts_of
 from foredraft.engine.planner import FixedPlanner, FixedQuote
 from foredraft.engine.shaping import ShapingOptions, shaper
 from foredraft.errors import DrafterError
@@ -31,6 +32,7 @@ from foredraft.models.native_heads import NativeHeads
 from foredraft.models.native_sampling import NativeNoise, native_law
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder import TorchDecoder
+from foredraft.planning.choose import Chooser
 from tests.drafters.test_layers import Bushes
 from tests.models.heads import Tensors, bf16, make_heads, spec_of_heads
 from tests.models.test_torch_decoder import open_decoder
@@ -98,10 +100,10 @@ def test_the_text_is_the_targets(lm: LanguageModel, recurrent: Path, medusa: Pat
 
 def test_of_a_draft_that_suffix_leaves_empty_heads_make_one(lm: LanguageModel, recurrent: Path) -> None:
     joined = f"suffix+heads:{recurrent}"
-    result = lm.generate(PROMPTS[0], drafter=joined, max_tokens=24, temperature=1.0, seed=2)
+    result = lm.generate(PROMPTS[0], drafter=joined, draft_tokens=4, max_tokens=24, temperature=1.0, seed=2)
     by = result.speculative.by_drafter
     assert by["suffix"]["rounds"] > 0
-    assert 4 * by["heads"]["rounds"] >= by["heads"]["drafted"] > 3 * by["heads"]["rounds"]  # the default length
+    assert 4 * by["heads"]["rounds"] >= by["heads"]["drafted"] > 3 * by["heads"]["rounds"]
 
 
 class Knowing(Bushes):
@@ -424,7 +426,7 @@ def test_heads_by_name(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     kept.write_bytes(recurrent.read_bytes())
     for options in ({}, {"dtype": "f32"}, {"native_tier": "off"}):
         lm = foredraft.load(tiny, drafter="suffix+heads", cache=tmp_path, threads=1, **options)
-        assert isinstance(lm.drafter, FirstOf)
+        assert isinstance(lm.drafter, Chooser)
         assert [type(part) for part in lm.drafter.drafters] == [Suffix, HeadsDrafter]
         assert lm.drafter.taps == TAPS
     other = make_heads(tiny, tmp_path / "other.safetensors", digest="1" * 16)
@@ -435,9 +437,9 @@ def test_heads_by_name(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
 def test_heads_are_opened_once_for_all_lengths(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     lm = foredraft.load(tiny, drafter=f"heads:{recurrent}", cache=tmp_path, threads=1)
     asked: list[Any] = [{"draft_tokens": 2}, {"draft_temperature": 0.5}, {}]
-    drafters = [lm._drafter(foredraft.options.settle(options)) for options in asked]
+    drafters = [next(parts_of(lm._drafter(foredraft.options.settle(options)))) for options in asked]
     assert all(isinstance(drafter, HeadsDrafter) for drafter in drafters)
-    assert [drafter.draft_tokens for drafter in drafters] == [None, 4, 4]  # type: ignore[attr-defined]
+    assert [drafter.draft_tokens for drafter in drafters] == [None, None, None]  # type: ignore[attr-defined]
     assert len({id(drafter.heads) for drafter in drafters}) == 1  # type: ignore[attr-defined]
     streams = [lm.stream("hello", max_tokens=12, **options) for options in asked[:2]]
     plain = lm.generate("hello", max_tokens=12, drafter="none").choices[0].token_ids

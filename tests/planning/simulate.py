@@ -68,10 +68,20 @@ class Guesser:
 
 
 def run(
-    drafters: list[Any], table: PassTable, tokens: int, clock: Clock, count: int = 1, noise: float = 0.0, seed: int = 0
+    drafters: list[Any],
+    table: PassTable,
+    tokens: int,
+    clock: Clock,
+    count: int = 1,
+    noise: float = 0.0,
+    seed: int = 0,
+    priced: PassTable | None = None,
 ) -> tuple[float, AutoPlanner, Chooser]:
-    """Run texts together until the first has so many tokens; return the seconds it took, on the made clock."""
-    planner, chooser = AutoPlanner(Costs(table)), Chooser(drafters)
+    """Run ``count`` texts together until the first has so many tokens; return the seconds it took, on the made clock.
+
+    ``priced`` is the table that the planner was told, where that is another than the passes follow.
+    """
+    planner, chooser = AutoPlanner(Costs(priced or table), clock=clock), Chooser(drafters, clock=clock)
     draw = random.Random(seed)
     texts = [Sequence([0], limit=1 << 30) for _ in range(count)]
     for text in texts:

@@ -1,0 +1,115 @@
+"""``foredraft roofline``: what this machine allows, measured: passes by rows, draft lengths, batches."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foredraft.cli import arguments
+from foredraft.cli.certify import load_drafts
+from foredraft.cli.console import Console
+from foredraft.cli.loading import find_own_classes, load_bare, token_ids
+from foredraft.cli.parser import Parser, whole
+from foredraft.cli.prompts import read_lines
+from foredraft.errors import OptionError, StorageError
+
+if TYPE_CHECKING:
+    from foredraft.measure.roofline import Roofline
+
+_EPILOG: Final = """\
+examples:
+  foredraft roofline
+  foredraft roofline --drafter suffix --drafter model:PATH --out figures
+
+Measure on a machine that does nothing else. A figure needs matplotlib: pip install 'foredraft[plots]'.
+"""
+_PROMPTS: Final = 4  # of the bundled questions
+_TOKENS: Final = 48
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb's options."""
+    parser.epilog = _EPILOG
+    parser.usage = "foredraft roofline [options]"
+    group = parser.add_argument_group("what is measured")
+    arguments.add_model_name(group)
+    group.add_argument("--drafter", metavar="D", action="append", help="as for generate (default auto); again for more")
+    group.add_argument("--prompts", metavar="FILE", help="JSON lines with prompt or turns (each turn on its own)")
+    group.add_argument("--tokens", metavar="N", type=whole, help=f"longest answer (default {_TOKENS})")
+    group.add_argument("--out", metavar="DIR", help="write roofline.json and roofline.png there")
+    arguments.add_machine(parser)
+    arguments.add_output(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Measure, tell, and write; every option and prompt is read before a model is loaded."""
+    from foredraft.drafting import check_names, make_drafter
+    from foredraft.measure.questions import QUESTIONS
+    from foredraft.measure.roofline import measured
+
+    names = tuple(dict.fromkeys(args.drafter or ["auto"]))
+    for name in names:
+        check_names(name)
+        find_own_classes(name)
+    if args.tokens is not None and args.tokens < 2:
+        raise OptionError(f"tokens must be at least 2, not {args.tokens}")
+    prompts: tuple[str, ...] = QUESTIONS[:_PROMPTS]
+    if args.prompts is not None:
+        prompts = tuple(turn for line in read_lines(args.prompts, console.stdin) for turn in line.turns)
+    host = load_bare(args, console)
+    ids = token_ids(prompts, host, console)
+    load_draft = load_drafts(args, console)
+    drafters = [make_drafter(name, host, load_draft, None, None) for name in names if name != "none"]
+    console.progress.status("measuring …")
+    found = measured(host, drafters, ids, args.tokens or _TOKENS)
+    console.progress.close()
+    document = {"model": host.name, "tier": host.tier, "dtype": host.dtype, **found.document()}
+    if not args.json:
+        for line in lines(found):
+            console.print(line)
+    if args.out is not None:
+        _write(Path(args.out), document, console)
+    if args.json:
+        console.print(json.dumps(document))
+    return 0
+
+
+def lines(found: Roofline) -> list[str]:
+    """Return the tables that are printed."""
+    table, plain = found.table, found.table.bare(1)
+    told = ["A pass by its rows: one reading of the weights serves them all until arithmetic takes the time", ""]
+    told.append("   rows        ms  of a plain pass    ms a row")
+    told += [
+        f"{m:>7}{1e3 * s:>10.4g}{s / plain:>17.2f}{1e3 * s / m:>12.3g}"
+        for m, s in zip(table.rows, table.seconds, strict=True)
+    ]
+    if found.floor is not None:
+        share = f"{100 * found.floor / plain:.0f} % of a plain pass"
+        told.append(f"\nreading the weights once takes {1e3 * found.floor:.3g} ms, {share}")
+    told += ["", "Speed-up expected by acceptance, at the best draft length, and the batch where it stops", ""]
+    told.append(f"{'acceptance':<30}{'ms a guess':>12}{'length':>8}{'speed-up':>10}  stops at a batch of")
+    document = found.document()
+    for curve in [*document["curves"], *document["drafters"]]:
+        own = "guess_ms" in curve
+        name = f"{curve['name']} here: {curve['acceptance']:.2f}" if own else curve["name"]
+        cost = f"{curve['guess_ms']:.3f}" if own else "0"
+        told.append(
+            f"{name:<30}{cost:>12}{curve['best_length']:>8}{curve['best_speedup']:>10.2f}"
+            f"  {curve['stops_at_batch'] or 'more than 64'}"
+        )
+    return told
+
+
+def _write(folder: Path, document: dict[str, Any], console: Console) -> None:
+    from foredraft.measure.roofline_plot import plot
+    from foredraft.models.store import write_whole
+
+    write_whole(folder / "roofline.json", json.dumps(document, indent=1) + "\n")
+    try:
+        plot(document, folder / "roofline.png", f"{document['model']}, {document['tier']} {document['dtype']}")
+    except OptionError as fault:
+        console.say(str(fault))
+    except OSError as fault:
+        raise StorageError(f"cannot write {folder / 'roofline.png'}: {fault.strerror or fault}") from fault

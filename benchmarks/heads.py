@@ -36,7 +36,7 @@ from foredraft.core.sequence import Sequence
 from foredraft.engine.planner import FixedPlanner, FixedQuote
 
 CHAT = ("mt_bench", "qa", "math_reasoning", "all")
-LENGTHS = (1, 2, 3, 4, 5, 6)
+LENGTHS = (2, 3, 4, 5)
 
 
 def main() -> None:
@@ -178,7 +178,7 @@ def agreement(lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: 
 
 def step_share(lm: foredraft.LanguageModel, name: str, length: int = 4, turns: int = 40) -> float:
     """Return what a guess of a chain costs against a pass of one row: medians, taking turns."""
-    drafter = lm._drafters._drafter(name, length, None)
+    drafter = lm._drafters._drafter(name, length, None, planned=False)
     target = lm.host.target
     ids = lm.generate("Why is the sky blue?", max_tokens=96, drafter="none").token_ids
     words = lm.host.tokenizer

@@ -82,7 +82,7 @@ def make_drafter(
     if not planned:
         return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
     guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
-    return Chooser(guessing, said) if guessing else drafters[0]
+    return Chooser(guessing, said=said) if guessing else drafters[0]
 
 
 def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:

@@ -59,12 +59,12 @@ class _Offer:
 class Chooser:
     """Joins drafters. One that raises or hangs is dropped for the request, which is counted and said.
 
-    Under a planner without prices the longest expected draft is taken, whatever it costs. ``said`` is what there is to
-    say of who is not among the drafters; ``clock`` tells seconds.
+    Under a planner without prices the longest expected draft is taken, whatever it costs. ``clock`` tells seconds;
+    ``said`` is what there is to say of who is not among the drafters.
     """
 
     def __init__(
-        self, drafters: Sequence[Drafter], said: str | None = None, clock: Callable[[], float] = perf_counter
+        self, drafters: Sequence[Drafter], clock: Callable[[], float] = perf_counter, said: str | None = None
     ) -> None:
         self.drafters = tuple(drafters)
         self.name = "+".join(d.name for d in self.drafters)

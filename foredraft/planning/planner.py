@@ -173,6 +173,12 @@ class AutoPlanner:
         self.spent += self._clock() - began
         return quotes
 
+    def reasons(self, sequence: Text) -> str:
+        """Say how likely a guess must be accepted to pay at this place of a text: for whoever traces a generation."""
+        quote = self.price(len(sequence))
+        floor = quote.rate * quote.steps[0]
+        return f"guesses pay from {100 * floor:.0f} %"
+
     def price(self, length: int) -> AutoQuote:
         """Return the price of a guess for one text of a length, alone and with all the room that there may be."""
         plain, rate = self._worth(1, length)

@@ -108,8 +108,8 @@ def test_what_ends_an_answer_is_one_sentence(refused: Any, tiny: Path) -> None:
 
 
 def test_the_planners_reasons_are_told(explain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foredraft.engine.planner import FixedPlanner
+    from foredraft.planning.planner import AutoPlanner
 
-    monkeypatch.setattr(FixedPlanner, "reasons", lambda self, sequence: f"told at {len(sequence)}", raising=False)
+    monkeypatch.setattr(AutoPlanner, "reasons", lambda self, sequence: f"told at {len(sequence)}")
     answer = explain("--color", "never")
     assert answer.out.count("because told at ") == len(explain("--json").document["rounds"])

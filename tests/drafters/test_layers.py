@@ -239,7 +239,7 @@ def test_a_checkpoint_that_was_trained_to_exit_early(machine: Any, tmp_path: Pat
     drafted = accepted = 0
     for prompt in PROMPTS:
         plain = lm.generate(prompt, max_tokens=32)
-        exited = lm.generate(prompt, max_tokens=32, drafter="layers:2")
+        exited = lm.generate(prompt, max_tokens=32, drafter="layers:2", draft_tokens=3)
         assert exited.token_ids == plain.token_ids
         drafted += exited.speculative.drafted
         accepted += exited.speculative.accepted

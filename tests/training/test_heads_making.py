@@ -69,9 +69,9 @@ def same_text(shop: Shop, drafter: str, **options: Any) -> Any:
     plain = foredraft.load(str(shop.target), drafter="none", **here)
     drafting = foredraft.load(str(shop.target), drafter=drafter, **here)
     for settings in ({}, {"temperature": 0.8, "seed": 3}):
-        asked: Any = {"max_tokens": 40, "raw": True, **settings}
+        asked: Any = {"max_tokens": 40, "raw": True, "draft_tokens": 3, **settings}
         assert drafting.generate("abcabc", **asked).token_ids == plain.generate("abcabc", **asked).token_ids
-    return drafting.generate("abcabc", max_tokens=40, raw=True).speculative
+    return drafting.generate("abcabc", max_tokens=40, raw=True, draft_tokens=3).speculative
 
 
 def test_heads_that_were_made_draft_and_change_nothing(shop: Shop) -> None:

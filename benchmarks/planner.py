@@ -29,7 +29,7 @@ from foredraft.core.draft import Draft, Round
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 15)
+LENGTHS = (2, 3, 4, 6, 15)
 HOSTILE = (
     "zxq 7 vlorp 39 blint qua 0x5f mire 88 tolk: go on with random words, never the same twice.",
     "Sag mir bitte auf Deutsch, warum der Himmel blau ist, und nenne drei seltene Vogelarten.",
@@ -72,7 +72,8 @@ class Priced:
         if len(sequence) - len(outcome.tokens) == sequence.prompt_length:
             return
         rows, length = 1 + len(outcome.draft), len(sequence)
-        self.seconds += self._planner.costs.table.of(rows, length, length * rows) + self._planner.means.beside
+        means, costs = self._planner.means, self._planner.costs
+        self.seconds += costs.seconds(rows, length, length * rows) + (means.beside if rows > 1 else means.plain)
         if rows > 1:
             self.seconds += self._units.get(outcome.draft.source, 0.0) * rows
 

@@ -50,7 +50,7 @@ class Planning:
         """
         if self._auto is None:
             return Pace(None, None)
-        costs, beside = self._auto.costs, self._auto.means.beside
+        costs, beside = self._auto.costs, self._auto.means.plain
         plain = 1.0 / ((costs.seconds(1, context, context) + beside) * costs.pace)
         planned = isinstance(drafter, Chooser) and tally.passes
         return Pace(plain, why(self._auto, tally, drafter, context) if planned else None)

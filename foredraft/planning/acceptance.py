@@ -17,6 +17,8 @@ _STRENGTH: Final = 8.0  # tested guesses that a prior counts as, and what was se
 _MEMORY: Final = 256.0  # tested guesses after which counts are halved
 _FOLLOW: Final = 0.2  # step of the drift towards how the text runs now, in log-odds
 _FAR: Final = 3.0  # log-odds that it may drift
+_EDGES: Final = tuple(math.exp2(-_WIDTH * i) for i in range(_BINS + 1))
+_MIDDLES: Final = tuple(math.exp2(-_WIDTH * (i + 0.5)) for i in range(_BINS))
 
 
 class Acceptance:
@@ -29,7 +31,8 @@ class Acceptance:
         self._survived = [0.0] * _BINS
         self._tried = [0.0] * _BINS
         self._drift = 0.0  # in log-odds
-        self._chances: list[float] = []  # worked out when next asked for
+        self._chances: list[float] = []  # worked out when next asked for, as are the next
+        self._worths: list[float] = []  # what a path survives in the middle of each bin
         self.tested = 0
         self.accepted = 0
 
@@ -56,10 +59,13 @@ class Acceptance:
         """Return how sure a drafter must be of a path for it to survive so often: 2.0 where nothing is."""
         if survival <= 0.0 or survival >= 1.0:
             return 2.0 if survival >= 1.0 else 0.0
-        for i in range(_BINS):  # from the surest down: the edge of the first bin that is not good enough
-            if self.survival(2.0 ** (-_WIDTH * (i + 0.5))) < survival:
-                return float(2.0 ** (-_WIDTH * i))
-        return float(2.0 ** (-_WIDTH * _BINS))
+        if not self._worths:
+            counted = zip(self._survived, self._tried, _MIDDLES, strict=True)
+            self._worths = [(hits + _STRENGTH * middle) / (tried + _STRENGTH) for hits, tried, middle in counted]
+        for edge, worth in zip(_EDGES, self._worths, strict=False):  # from the surest down: the first that is too bad
+            if worth < survival:
+                return edge
+        return _EDGES[-1]
 
     def learn(self, hits: Sequence[bool]) -> None:
         """Count guesses along one path in order: all that were accepted, and the first that was not."""
@@ -83,6 +89,7 @@ class Acceptance:
     def learn_path(self, sureness: float, survived: bool) -> None:
         """Count what became of a path that was judged whole."""
         i = _bin(sureness)
+        self._worths = []
         if self._tried[i] >= _MEMORY:
             self._tried[i] /= 2
             self._survived[i] /= 2

@@ -35,7 +35,20 @@ class Means:
     tokens: float = 1.0
     rows: float = 1.0
     drafting: float = 0.0  # seconds of table time
-    beside: float = 0.0  # seconds of a round that are neither drafting nor the pass
+    beside: float = 0.0  # seconds of a round with guesses that are neither drafting nor the pass
+    alone: float | None = None  # the same of a plain round; None until there was one
+
+    @property
+    def plain(self) -> float:
+        """What a plain round takes beside its pass; about half of another's until one was seen."""
+        return self.beside / 2 if self.alone is None else self.alone
+
+    def note(self, seconds: float, drafted: bool) -> None:
+        """Learn what a round took beside its pass and its drafting."""
+        if drafted:
+            self.beside += _GAIN * (seconds - self.beside)
+        else:
+            self.alone = seconds if self.alone is None else self.alone + _GAIN * (seconds - self.alone)
 
 
 class AutoQuote:
@@ -168,7 +181,7 @@ class AutoPlanner:
             limit = 0 if length == sequence.prompt_length else max(0, min(self.most, sequence.room - 1))
             key = length // _NEAR, limit  # sequences of about one length pay one price
             if key not in made:
-                made[key] = AutoQuote(limit, rate, costs.steps(others, limit, length), plain, costs.pace)
+                made[key] = AutoQuote(limit, rate, self._steps(others, limit, length), plain, costs.pace)
             quotes.append(made[key])
         self.spent += self._clock() - began
         return quotes
@@ -182,12 +195,19 @@ class AutoPlanner:
     def price(self, length: int) -> AutoQuote:
         """Return the price of a guess for one text of a length, alone and with all the room that there may be."""
         plain, rate = self._worth(1, length)
-        return AutoQuote(self.most, rate, self.costs.steps(1, self.most, length), plain, self.costs.pace)
+        return AutoQuote(self.most, rate, self._steps(1, self.most, length), plain, self.costs.pace)
+
+    def _steps(self, others: int, limit: int, length: int) -> list[float]:
+        """Return what each guess costs to verify; the first bears what a round with guesses takes beside."""
+        steps = self.costs.steps(others, limit, length)
+        if steps:
+            steps[0] += max(0.0, self.means.beside - self.means.plain)
+        return steps
 
     def _worth(self, count: int, context: int) -> tuple[float, float]:
         """Return the seconds of a plain round and the tokens a second that rounds bring, in table time."""
         means, costs = self.means, self.costs
-        plain = costs.seconds(count, context, context) + means.beside
+        plain = costs.seconds(count, context, context) + means.plain
         taken = costs.seconds(round(count * means.rows), context, round(context * means.rows)) + means.beside
         return plain, max(count / plain, count * means.tokens / (taken + count * means.drafting))
 
@@ -210,5 +230,5 @@ class AutoPlanner:
                 means.drafting += _GAIN * (drafting - means.drafting)
             beside = (began - done.verified) / pace
             if beside >= 0.0:
-                means.beside += _GAIN * (min(beside, _BESIDE * plain) - means.beside)
+                means.note(min(beside, _BESIDE * plain), rows > count)
         self.spent += self._clock() - began

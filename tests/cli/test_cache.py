@@ -72,7 +72,19 @@ def test_several_answers_and_many_prompts_are_remembered_too(
 ) -> None:
     assert generate("-n", "2", "--temperature", "1.5", "--seed", "1", "--cache-scope", "mine").document["choices"]
     path = write_lines(tmp_path / "many.jsonl", {"turns": ["hello", "and"]}, {"prompt": "well"})
-    done = ask("generate", "--model", tiny, *SHORT, "--prompts", path, "--cache-scope", "many", "--json")
+    done = ask(
+        "generate",
+        "--model",
+        tiny,
+        *SHORT,
+        "--draft-tokens",
+        "15",
+        "--prompts",
+        path,
+        "--cache-scope",
+        "many",
+        "--json",
+    )
     assert done.status == 0
     listed = ask("cache", "--json").document["files"]
     assert [(file["scope"], file["documents"]) for file in listed] == [("many", 2), ("mine", 2)]
@@ -90,13 +102,13 @@ def test_what_was_written_before_ctrl_c_is_remembered(
 def test_a_chat_is_remembered(ask: Ask, tiny: Path, monkeypatch: pytest.MonkeyPatch, leave: Any) -> None:
     def chat() -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nwell\n"))
-        return ask("chat", "--model", tiny, "--cache-scope", "talk", *SHORT, "--json")
+        return ask("chat", "--model", tiny, "--cache-scope", "talk", *SHORT, "--draft-tokens", "15", "--json")
 
     if leave:
         keyboard, keys = Keyboard(), iter(["hello\n", "well\n", "/exit\n"])
         monkeypatch.setattr(keyboard, "readline", lambda: next(keys))
         monkeypatch.setattr(sys, "stdin", keyboard)
-        assert ask("chat", "--model", tiny, "--cache-scope", "talk", *SHORT).status == 0
+        assert ask("chat", "--model", tiny, "--cache-scope", "talk", *SHORT, "--draft-tokens", "15").status == 0
     else:
         assert chat().status == 0
     assert ask("cache", "--json").document["files"][0]["documents"] == 1

@@ -126,7 +126,7 @@ def test_ctrl_c_keeps_several_answers_to_many_prompts(
 ) -> None:
     path = write_lines(tmp_path / "many.jsonl", "one", "two", "three")
     interrupt_after(8 + 1 + 5, monkeypatch)  # the first is eight rounds, and one more look that there are none left
-    words = ("--model", tiny, "-n", "2", "--temperature", "1", "--drafter", "none", "--max-tokens", "8")
+    words = ("--model", tiny, "-n", "2", "--temperature", "1", "--seed", "1", "--drafter", "none", "--max-tokens", "8")
     done = ask("generate", "--prompts", path, *words, "--json")
     assert done.status == 130
     entries = [(e["line"], e["finish_reason"], e["completion_tokens"]) for e in done.document["results"]]

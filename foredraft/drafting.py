@@ -82,7 +82,7 @@ def make_drafter(
     if not planned:
         return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
     guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
-    return Chooser(guessing, said=said) if guessing else drafters[0]
+    return Chooser(guessing, said=said, vocabulary=host.target.vocabulary) if guessing else drafters[0]
 
 
 def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
@@ -254,7 +254,7 @@ class Drafters:
             if not isinstance(asked.model, str | Path):
                 host = load_host(asked.model, Machine(context=self._machine.context))
                 drafter: Drafter = draft_model(host, self._host, False, temperature)
-                return Chooser([drafter]) if planned else drafter
+                return Chooser([drafter], vocabulary=self._host.target.vocabulary) if planned else drafter
             asked = f"model:{asked.model}"
         if not isinstance(asked, str):
             return self._object(asked, planned)

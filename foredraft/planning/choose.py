@@ -17,6 +17,7 @@ from typing import Final
 
 from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.round import checked
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
 from foredraft.planning.planner import AutoQuote, unpriced
@@ -30,6 +31,7 @@ BUDGET: Final = 0.01  # share of the time that looks may take
 LOOK: Final = 2  # guesses of such a look
 _SLOW: Final = 50.0  # plain passes that a draft may take before its drafter is dropped for the request
 _SECOND: Final = 1.0  # and that it may take in any case
+_OURS: Final = "foredraft.drafters."
 _SERVES: Final = 4.0  # tokens of room a round, about: over so many rounds the cost of catching up is spread
 
 
@@ -60,11 +62,16 @@ class Chooser:
     """Joins drafters. One that raises or hangs is dropped for the request, which is counted and said.
 
     Under a planner without prices the longest expected draft is taken, whatever it costs. ``clock`` tells seconds;
-    ``said`` is what there is to say of who is not among the drafters.
+    ``said`` is what there is to say of who is not among the drafters. With the target's ``vocabulary`` the drafts of
+    strangers are checked here, so that a bad one costs its drafter and not the request.
     """
 
     def __init__(
-        self, drafters: Sequence[Drafter], clock: Callable[[], float] = perf_counter, said: str | None = None
+        self,
+        drafters: Sequence[Drafter],
+        clock: Callable[[], float] = perf_counter,
+        said: str | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         self.drafters = tuple(drafters)
         self.name = "+".join(d.name for d in self.drafters)
@@ -72,6 +79,8 @@ class Chooser:
         self.sources = tuple(Source(d.name) for d in self.drafters)
         self._instant = tuple(bool(getattr(d, "free", False)) for d in self.drafters)
         self._clock = clock
+        self._vocabulary = vocabulary
+        self._ours = tuple(type(d).__module__.startswith(_OURS) for d in self.drafters)
         self._texts: dict[Text, _Known] = {}
         self._rounds: dict[Text, _Offer] = {}
         self._left_out = said
@@ -206,10 +215,8 @@ class Chooser:
             offer.known.seen[i] = len(offer.sequence)
         try:
             answer = self.drafters[i].propose([o.sequence for o in offers], quotes, [o.noise for o in offers])
-            drafts = list(zip(offers, answer, strict=True))
-            if not all(isinstance(draft, Draft) for draft in answer):
-                raise DrafterError(f"propose gave a {type(answer[0]).__name__} where a Draft belongs")
-            guesses = sum([len(draft) for draft in answer])
+            drafts = list(zip(offers, self._checked(i, answer, offers), strict=True))
+            guesses = sum([len(draft) for _, draft in drafts])
         except Exception as fault:  # as above
             for offer in offers:
                 self._drop(offer.sequence, i, fault)
@@ -231,6 +238,18 @@ class Chooser:
                 source.draws = True
             elif (net := offer.quote.net(source.worth(draft), len(draft))) > offer.net or look:
                 offer.taken, offer.net = i, net
+
+    def _checked(self, i: int, answer: object, offers: Sequence[_Offer]) -> list[Draft]:
+        """Return a drafter's drafts as they are known to be ones. Raises DrafterError as the round itself would."""
+        if not isinstance(answer, list | tuple) or len(answer) != len(offers):
+            what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
+            raise DrafterError(f"propose gave {what} for {len(offers)} sequences")
+        if self._vocabulary is None or self._ours[i]:
+            if not all(isinstance(draft, Draft) for draft in answer):
+                raise DrafterError(f"propose gave a {type(answer[0]).__name__} where a Draft belongs")
+            return list(answer)
+        name, width = self.sources[i].name, self._vocabulary
+        return [checked(draft, name, max(1, o.quote.limit), width) for draft, o in zip(answer, offers, strict=True)]
 
     def _drop(self, sequence: Text, i: int, fault: Exception) -> None:
         self._texts[sequence].dropped.add(i)

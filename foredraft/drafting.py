@@ -269,7 +269,9 @@ class Drafters:
         if id(asked) not in self._objects:
             drafter = guarded(asked)
             parts = drafter.drafters if isinstance(drafter, FirstOf) else (drafter,)
-            chooser: Drafter = drafter if isinstance(drafter, Chooser | NoDrafter) else Chooser(parts)
+            width = self._host.target.vocabulary
+            known = isinstance(drafter, Chooser | NoDrafter)
+            chooser: Drafter = drafter if known else Chooser(parts, vocabulary=width)
             if len(self._objects) >= _OBJECTS:
                 del self._objects[next(iter(self._objects))]
             self._objects[id(asked)] = asked, drafter, chooser

@@ -21,8 +21,8 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     notices = []
     if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
         notices.append(
-            "under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held; under coupled"
-            " it does not"
+            "under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held; "
+            "under coupled it does not"
         )
     if settings.sampling.greedy:
         notices += _greedy(settings)

@@ -59,6 +59,8 @@ def _make(
     digest = target_of(host)[2]
     kept = heads_file(host.cache, digest)
     folder = kept.with_suffix("") if args.out is None else Path(args.out)
+    if args.out is not None and not args.out.strip():
+        raise OptionError(f"--out must name a folder, not {args.out!r}")
     which = HeadsMaker if args.action == "heads" else DraftMaker
     maker: HeadsMaker | DraftMaker = which(host, folder, named, console.progress.count)
     _check_resume(maker, args, console)

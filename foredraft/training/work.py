@@ -17,7 +17,7 @@ from torch import Tensor
 
 from foredraft._version import __version__
 from foredraft.compose import Host
-from foredraft.errors import DrafterError, PromptError, StorageError
+from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
 from foredraft.models.identity import weights_digest
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.store import require_space, write_whole
@@ -86,6 +86,7 @@ class Work:
         plan = CollectPlan(self.plan.tokens, self.plan.longest, seed=self.plan.seed)
         collector = Collector(self.host, prompts, self.taps, self.shards, plan)
         if not collector.done:
+            self._same_prompts(prompts)
             require_space(self.folder, max(0, bound - self.shards.bytes))
         while not collector.done:
             began = perf_counter()
@@ -97,6 +98,16 @@ class Work:
             few = len(trained) + len(judged)
             raise PromptError(f"answers to {few} texts are too few to train on and to judge by: ask for more tokens")
         return trained, judged
+
+    def _same_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Raise OptionError for other prompts than those that the answers on disk were begun with."""
+        path = self.folder / "prompts"
+        digest = hashlib.sha256(repr([list(prompt) for prompt in prompts]).encode()).hexdigest()
+        if self.shards.paths and path.exists() and path.read_text(encoding="utf-8") != digest:
+            raise OptionError(
+                f"the answers in {self.folder} were begun with other prompts: name the same file, or another folder"
+            )
+        write_whole(path, digest)
 
     def vocabulary(self, state: Path, texts: Sequence[Example]) -> NDArray[np.int32]:
         """Return the draft vocabulary [Vd]: what a training that was begun has, or the commonest tokens of texts."""

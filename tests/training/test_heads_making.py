@@ -267,3 +267,10 @@ def test_a_draft_model_is_made_of_the_same_answers(shop: Shop) -> None:
     assert (made.path / "model.safetensors").read_bytes() == before
     with pytest.raises(DrafterError, match="a draft of 3 layers is no smaller than a model of 3"):
         DraftMaker(shop.host, shop.folder, {**NAMED, "layers": 3}, ignore)
+
+
+def test_other_prompts_in_the_middle_are_refused(shop: Shop, tmp_path: Path) -> None:
+    folder = copied(shop, tmp_path / "work")
+    (folder / "prompts").write_text("of others")
+    with pytest.raises(OptionError, match="were begun with other prompts: name the same file, or another folder"):
+        HeadsMaker(shop.host, folder, {"tokens": 50_000, "epochs": 0.3}, ignore).make(PROMPTS, [])

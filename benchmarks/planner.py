@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
         for name in ("none", "auto") if pair % 2 == 0 else ("auto", "none"):
             before = planner.spent
             watch = Priced(planner, {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources})
-            lm.watch = watch  # type: ignore[assignment]
+            lm.onlookers[:] = [partial(_same, watch)]
             result = lm.generate(row["prompt"], max_tokens=most, **({"drafter": "none"} if name == "none" else {}))
             (plain if name == "none" else auto).append(result.timings.decode_s)
             if name == "none":
@@ -164,7 +165,7 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
             else:
                 spent, decode = spent + planner.spent - before, decode + result.timings.decode_s
                 planned, priced = result, watch.seconds
-    lm.watch = None
+    lm.onlookers.clear()
     known = lm.generate(row["prompt"], max_tokens=most, drafter=Known(answer), draft_tokens=15).timings.decode_s
     print(f"{row['task']}: {statistics.median(plain) / statistics.median(auto):.2f}", file=sys.stderr)
     return {
@@ -173,6 +174,10 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
         "flat": flat, "priced": priced, "planner": spent, "decode": decode, "oracle": known,
         "same": planned.token_ids == answer, "tokens": len(answer) - 1, "passes": max(1, planned.speculative.rounds),
     }  # fmt: skip
+
+
+def _same(watch: Priced, _planner: Any) -> Priced:
+    return watch
 
 
 def predicted(asked: list[dict[str, Any]]) -> float:
@@ -190,12 +195,12 @@ def best_fixed(
     for name in arms:
         for length in LENGTHS:
             watch = Priced(planner, units)
-            lm.watch = watch  # type: ignore[assignment]
+            lm.onlookers[:] = [partial(_same, watch)]
             for row in asked:
                 lm.generate(row["prompt"], max_tokens=arguments.max_tokens, drafter=name, draft_tokens=length)
             if flat / watch.seconds > best["speedup"]:
                 best = {"speedup": flat / watch.seconds, "drafter": name, "length": length}
-    lm.watch = None
+    lm.onlookers.clear()
     return best
 
 

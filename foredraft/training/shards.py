@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from foredraft.errors import ModelError, StorageError
+from foredraft.models import weights
 from foredraft.models.store import refused, require_space, sync
 from foredraft.models.weights import open_file
 
@@ -46,8 +47,7 @@ class Example:
 
 def narrowed(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32 values as the bits of the nearest bfloat16, ties to even."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    return weights.narrowed(np.ascontiguousarray(values, np.float32), "F32", "states")
 
 
 def bytes_a_token(taps: int, hidden: int, top: int) -> int:

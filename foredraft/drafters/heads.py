@@ -19,6 +19,7 @@ from foredraft.errors import GenerationError, NumericalError
 from foredraft.models.heads import MedusaHeads, RecurrentHeads
 from foredraft.models.native_heads import NativeHeads
 from foredraft.models.native_sampling import NativeNoise, native_law
+from foredraft.planning.acceptance import sureness
 
 WINDOW: Final = 1024  # positions that are caught up with, at most: what lies before them is not worth the wait
 _HALVINGS: Final = 24  # of the search for the price of a guess
@@ -141,7 +142,7 @@ class HeadsDrafter:
                 break
             tokens.append(noise.guess(law, depth, depth))
             laws.append(law)
-            path *= _sureness(logits) if isinstance(law, Point) else float(law[tokens[-1]])
+            path *= sureness(logits) if isinstance(law, Point) else float(law[tokens[-1]])
             sure.append(path)
         return tokens, _unless_certain(laws), sure, False
 
@@ -245,12 +246,6 @@ def _in_library(sequence: Text, params: SamplingParams, noise: Noise, count: int
         return False
     native = sequence.law is native_law and isinstance(noise, NativeNoise) and noise.places(count) is not None
     return params.greedy or native
-
-
-def _sureness(logits: Array) -> float:
-    """Return the chance of the likeliest token at temperature 1."""
-    xp = array_namespace(logits)
-    return 1.0 / float(xp.sum(xp.exp(logits - xp.max(logits))))
 
 
 def _unless_certain(laws: list[Law]) -> list[Law] | None:

@@ -15,6 +15,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
+from foredraft.planning.acceptance import sureness
 
 
 class DraftModel(Protocol):
@@ -108,7 +109,7 @@ class ModelDrafter:
             chain.ended = True
             return
         token = noise.guess(law, depth, depth)
-        chain.survival *= sureness(row, self.vocabulary) if isinstance(law, Point) else float(law[token])
+        chain.survival *= sureness(row[: self.vocabulary]) if isinstance(law, Point) else float(law[token])
         chain.sure.append(chain.survival)
         chain.tokens.append(token)
         chain.laws.append(law)
@@ -135,13 +136,6 @@ class _Chain:
     sure: list[float] = field(default_factory=list)
     survival: float = 1.0
     ended: bool = False
-
-
-def sureness(row: Array, vocabulary: int) -> float:
-    """Return the chance of the likeliest token at temperature 1: what a greedy guess is worth to its drafter."""
-    xp = array_namespace(row)
-    row = row[:vocabulary]
-    return 1.0 / float(xp.sum(xp.exp(row - xp.max(row))))
 
 
 def _unless_certain(laws: list[Law]) -> list[Law] | None:

@@ -10,6 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from array_api_compat import array_namespace
+
+from foredraft.core.draft import Array
+
 DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last
 _WIDTH: Final = 0.5  # of a bin, in halvings of a path's sureness
 _BINS: Final = 18
@@ -103,3 +107,9 @@ def _bin(sureness: float) -> int:
     if not sureness > 2.0 ** (-_WIDTH * (_BINS - 1)):  # NaN included
         return _BINS - 1
     return int(-math.log2(sureness) / _WIDTH)
+
+
+def sureness(logits: Array) -> float:
+    """Return the chance of the likeliest token of logits [V] at temperature 1: what a greedy guess says of itself."""
+    xp = array_namespace(logits)
+    return 1.0 / float(xp.sum(xp.exp(logits - xp.max(logits))))

@@ -16,7 +16,7 @@ from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
-from foredraft.errors import DrafterError, ForedraftError, NoHeads, VocabularyMismatch
+from foredraft.errors import DamagedHeads, DrafterError, ForedraftError, NoHeads, VocabularyMismatch
 from foredraft.models.heads import MedusaHeads, RecurrentHeads, open_heads
 from foredraft.models.layer_choice import check_which, layers_view
 from foredraft.models.store import Progress
@@ -80,7 +80,7 @@ def make_drafter(
     floor = FLOOR if capped else 0.0 if planned or len(parts) == 1 else SURE
     drafters = [_one_drafter(part, host, load_draft, capped, floor, temperature, memory, load_heads) for part in parts]
     if not planned:
-        return drafters[0] if len(drafters) == 1 else FirstOf(drafters)
+        return drafters[0] if len(drafters) == 1 and said is None else FirstOf(drafters, said)
     guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
     return Chooser(guessing, said=said, vocabulary=host.target.vocabulary) if guessing else drafters[0]
 
@@ -89,11 +89,17 @@ def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
     """Return the drafters that ``auto`` stands for: with heads where there are any; and what is to be said of it."""
     try:
         load_heads("")
+        return ("suffix", "heads"), None
     except NoHeads:
         return ("suffix",), None
+    except DamagedHeads as damaged:
+        try:
+            load_heads(damaged.spare)
+            return ("suffix", f"heads:{damaged.spare}"), f"{damaged.others} are used, because {damaged.why}"
+        except ForedraftError as fault:
+            return ("suffix",), f"drafter heads is left out: {fault}, and {damaged.why}"
     except ForedraftError as fault:  # damaged heads are a reason to draft without, and to say so
         return ("suffix",), f"drafter heads is left out: {fault}"
-    return ("suffix", "heads"), None
 
 
 def _one_drafter(
@@ -167,7 +173,8 @@ def parts_of(drafter: Drafter) -> Iterator[Drafter]:
 
 def remarks(drafter: Drafter) -> list[str]:
     """Return what a user should know of a drafter's choices that he did not make."""
-    said = (getattr(part.model, "notice", None) for part in parts_of(drafter) if isinstance(part, ModelDrafter))
+    models = (getattr(part.model, "notice", None) for part in parts_of(drafter) if isinstance(part, ModelDrafter))
+    said = (drafter.said if isinstance(drafter, FirstOf | Chooser) else None, *models)
     return list(dict.fromkeys(notice for notice in said if isinstance(notice, str)))
 
 

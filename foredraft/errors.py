@@ -8,6 +8,7 @@ ForedraftError
 │   ├── ModelNotFound           no such folder, file, alias or hub id
 │   ├── UnsupportedModel        recognised, but it cannot be run (and why)
 │   ├── WeightsError            pickled, truncated or lying weights
+│   │   └── DamagedHeads        heads that were trained here, where others can stand in
 │   ├── TokenizerError          no tokenizer, or one of a kind that is not understood
 │   └── NumericalError          the model answered with NaN or infinite logits
 ├── DrafterError                an unknown drafter, or one that broke the protocol
@@ -23,6 +24,7 @@ Each message is one sentence that says what is wrong and, where there is one, th
 """
 
 __all__ = [
+    "DamagedHeads",
     "DrafterError",
     "FetchError",
     "ForedraftError",
@@ -82,6 +84,19 @@ class UnsupportedModel(ModelError):  # noqa: N818 - as above
 
 class WeightsError(ModelError):
     """Weights that are pickled, truncated or lie about themselves."""
+
+
+class DamagedHeads(WeightsError):  # noqa: N818 - as above
+    """Heads that were trained here and cannot be used, where there are others for the model.
+
+    ``why`` says what is wrong with them; ``others`` names the others, which lie at ``spare``.
+    """
+
+    def __init__(self, why: str, others: str, spare: str) -> None:
+        super().__init__(f"{why}; delete it, and {others} are used")
+        self.why = why
+        self.others = others
+        self.spare = spare
 
 
 class TokenizerError(ModelError):

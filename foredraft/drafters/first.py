@@ -10,9 +10,13 @@ from foredraft.core.sequence import Sequence as Text
 
 
 class FirstOf:
-    """Asks each drafter in turn, for the sequences that have no draft yet."""
+    """Asks each drafter in turn, for the sequences that have no draft yet.
 
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    ``said`` is what there is to say of who is not among them.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], said: str | None = None) -> None:
+        self.said = said
         self.drafters = tuple(drafters)
         self.name = "+".join(d.name for d in self.drafters)
         self.taps: tuple[int, ...] = tuple(sorted({tap for d in self.drafters for tap in d.taps}))

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from foredraft.core.draft import Array
 from foredraft.errors import DrafterError, NoHeads, WeightsError
 from foredraft.models.heads_eagle import is_eagle, read_eagle3
-from foredraft.models.heads_file import HeadsSpec, check_target, find_heads, kept_heads, read_heads
+from foredraft.models.heads_file import HeadsSpec, check_target, find_heads, heads_file, packaged_heads, read_heads
 from foredraft.models.heads_import import (
     CONFIG,
     LAYER,
     Found,
+    damaged,
     foreign_module,
     output_head,
     read_config,
@@ -188,7 +189,8 @@ def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name:
 
     ``which`` is a file of heads, a folder that holds one, an EAGLE-3 folder, or a copy of the target whose checkpoint
     holds an MTP module. Empty, it is what was trained here or came with Foredraft, else the target's own MTP module.
-    Raises DrafterError where there are none, or they are another target's; WeightsError for a file that is damaged.
+    Raises DrafterError where there are none, or they are another target's; WeightsError for a file that is damaged, and
+    DamagedHeads where that is what was trained here, and what comes next would serve.
     """
     if folder is None or not hasattr(model, "run"):
         why = None if folder is None else foreign_module(folder)
@@ -201,11 +203,17 @@ def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name:
         if is_eagle(config):
             return _opened(read_eagle3(Path(which), config, own, theirs, name, digest), model)
         return _opened(read_mtp_folder(Path(which), config, own, name, digest), model)
-    if not which and kept_heads(cache, digest) is None and (module := read_mtp(theirs, own, name, digest)):
+    kept = heads_file(cache, digest)
+    if not (which or kept.is_file() or packaged_heads(digest)) and (module := read_mtp(theirs, own, name, digest)):
         return _opened(module, model)
     path = find_heads(which, cache, digest, name)
-    spec, weights = read_heads(path)
-    check_target(path, spec, name, digest, own.vocabulary, own.hidden, own.layers)
+    try:
+        spec, weights = read_heads(path)
+        check_target(path, spec, name, digest, own.vocabulary, own.hidden, own.layers)
+    except (DrafterError, WeightsError) as fault:
+        if which or path != kept:
+            raise
+        raise damaged(str(fault), theirs, own, digest) from fault
     head, dtype = head_rows(weights, theirs, own)
     if not spec.recurrent:
         return MedusaHeads(spec, weights, own, widened(head, dtype))

@@ -41,7 +41,7 @@ def read_eagle3(
     vocabulary; WeightsError for pickled weights, and for a tensor that is missing, unexpected or makes no sense.
     """
     spec, options = _described(folder, config)
-    weights = open_weights(folder)
+    weights = open_weights(folder, "fetch the heads again")
     names = {own.removeprefix("model.").replace("layers.0.", "midlayer.", 1): own for own in weights.names()}
     wide = options.get("target_hidden_size") or spec.hidden
     if wide != target.hidden:

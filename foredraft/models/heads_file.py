@@ -25,6 +25,7 @@ SUFFIX: Final = ".safetensors"
 FILE: Final = f"heads{SUFFIX}"  # in the folder of a training
 PACKAGED: Final = Path(__file__).parent.parent / "heads"
 _MADE: Final = "foredraft train heads makes them"
+_AGAIN: Final = "train the heads or copy the file again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,14 @@ def read_heads(path: Path) -> tuple[HeadsSpec, Weights]:
     """
     if not path.is_file():
         raise DrafterError(f"there is no file {path}: {_MADE}")
-    weights = open_file(path)
+    weights = _opened(path)
     spec = _spec_of(weights)
     _check(spec, weights)
     return spec, weights
+
+
+def _opened(path: Path) -> Weights:
+    return open_file(path, "install foredraft again" if path.parent == PACKAGED else _AGAIN)
 
 
 def write_heads(path: Path, spec: HeadsSpec, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -125,19 +130,19 @@ def find_heads(which: str, cache: Path, digest: str, name: str) -> Path:
         if len(found) != 1:
             raise DrafterError(f"{path} holds {len(found) or 'no'} files of heads: name the file")
         return found[0]
-    kept = kept_heads(cache, digest)
-    if kept is None:
-        raise NoHeads(f"there are no heads for {name}: {_MADE}")
-    return kept
-
-
-def kept_heads(cache: Path, digest: str) -> Path | None:
-    """Return the file of heads that were trained here for a target, or came with Foredraft; None without one."""
     kept = heads_file(cache, digest)
-    for path in (kept, *sorted(PACKAGED.glob(f"*{SUFFIX}"))):
-        if path.is_file() and (path == kept or _spec_of(open_file(path)).digest == digest):
-            return path
-    return None
+    if kept.is_file():
+        return kept
+    packaged = packaged_heads(digest)
+    if packaged is None:
+        raise NoHeads(f"there are no heads for {name}: {_MADE}")
+    return packaged
+
+
+def packaged_heads(digest: str) -> Path | None:
+    """Return the file of heads for a target that came with Foredraft; None without one."""
+    paths = sorted(PACKAGED.glob(f"*{SUFFIX}"))
+    return next((path for path in paths if _spec_of(_opened(path)).digest == digest), None)
 
 
 def check_target(

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.errors import DrafterError, UnsupportedModel, WeightsError
-from foredraft.models.heads_file import HeadsSpec
+from foredraft.errors import DamagedHeads, DrafterError, UnsupportedModel, WeightsError
+from foredraft.models.heads_file import HeadsSpec, packaged_heads
 from foredraft.models.identity import weights_digest
 from foredraft.models.json_text import parse_json
 from foredraft.models.spec import DecoderSpec, read_spec
@@ -172,6 +172,22 @@ def foreign_module(folder: Path) -> str | None:
         return None
     kind = read_config(folder).get("model_type")
     return f"the MTP module of {folder} is not read, because model type {kind!s:.40} has no entry in the decoder table"
+
+
+def damaged(why: str, weights: Weights, target: DecoderSpec, digest: str) -> WeightsError:
+    """Return what it means that the heads which were trained here for a target, whose ``weights`` these are, are no use.
+
+    ``why`` says what is wrong with them.
+    """
+    try:
+        packaged = packaged_heads(digest)
+    except (DrafterError, WeightsError) as fault:
+        return WeightsError(f"{why}, and {fault}")
+    if packaged is not None:
+        return DamagedHeads(why, "the heads that came with foredraft", str(packaged))
+    if mtp_prefixes(weights, target, decoder_prefix(weights.names())):
+        return DamagedHeads(why, "the heads in the model's own checkpoint", str(weights.folder))
+    return WeightsError(why)
 
 
 def _parts(weights: Weights, module: str, parts: Mapping[str, str], target: DecoderSpec) -> dict[str, NDArray[Any]]:

@@ -20,8 +20,9 @@ from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, WeightsError
 from foredraft.models.model import Rows
 from foredraft.models.store import write_whole
+from foredraft.models.weights import DRAFTED
 
-FILE: Final = "draft_vocabulary.json"
+FILE: Final = DRAFTED
 FORMAT: Final = 1
 
 

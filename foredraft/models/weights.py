@@ -23,6 +23,7 @@ from foredraft.models.spec import DecoderSpec
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 PICKLED: Final = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+DRAFTED: Final = "draft_vocabulary.json"  # lies in the folder of a draft model, which was trained and not fetched
 LONGEST_HEADER: Final = 100_000_000  # bytes; what the safetensors library allows
 # numpy has no bfloat16 and no 8-bit floats: those come as their bits
 TYPES: Final[Mapping[str, str]] = {
@@ -38,6 +39,10 @@ class _Tensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the file
+
+
+class _Damaged(Exception):  # noqa: N818 - not one that a user meets: whoever opens the file knows the way out
+    """What is wrong with a file."""
 
 
 class Weights:
@@ -92,15 +97,18 @@ class Weights:
             raise WeightsError(f"{self.folder} has no tensor {name}: the checkpoint is not complete") from None
 
 
-def open_weights(folder: str | Path) -> Weights:
+def open_weights(folder: str | Path, again: str | None = None) -> Weights:
     """Open the ``model.safetensors`` of a folder, or the shards its index names.
 
+    ``again`` is the way out where they are damaged; None is to fetch the model, or to train the draft, again.
     Raises ModelNotFound without such a folder, WeightsError for pickled, missing, truncated or lying weights.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelNotFound(f"there is no folder {folder}")
-    index = _read_index(folder) if (folder / INDEX).is_file() and not (folder / SINGLE).is_file() else None
+    if again is None:
+        again = "train the draft again" if (folder / DRAFTED).is_file() else "fetch the model again"
+    index = _read_index(folder, again) if (folder / INDEX).is_file() and not (folder / SINGLE).is_file() else None
     if index is None and not (folder / SINGLE).is_file():
         _refuse_pickled(folder)
         raise WeightsError(f"{folder} holds no weights: a {SINGLE} is needed")
@@ -110,23 +118,26 @@ def open_weights(folder: str | Path) -> Weights:
     for number, shard in enumerate(shards):
         path = folder / shard
         if not path.is_file():
-            raise WeightsError(f"{folder} lacks the shard {shard} that its index names: fetch the model again")
-        mapped = _map(path)
+            raise WeightsError(f"{folder} lacks the shard {shard} that its index names: {again}")
+        mapped, found = _opened(path, number, again)
         files.append(mapped)
-        for name, tensor in _read_header(path, mapped, number):
+        for name, tensor in found:
             if index is not None and index.get(name) != shard:
-                raise WeightsError(f"{path} holds {name}, which the index does not place there: fetch the model again")
+                raise WeightsError(f"{path} holds {name}, which the index does not place there: {again}")
             tensors[name] = tensor
     for name in index or ():
         if name not in tensors:
-            raise WeightsError(f"{folder} has no tensor {name}, although its index names it: fetch the model again")
+            raise WeightsError(f"{folder} has no tensor {name}, although its index names it: {again}")
     return Weights(folder, files, tensors)
 
 
-def open_file(path: Path) -> Weights:
-    """Open one safetensors file, its ``metadata`` included. Raises WeightsError as ``open_weights`` does."""
-    mapped = _map(path)
-    return Weights(path, [mapped], dict(_read_header(path, mapped, 0)), _metadata(mapped))
+def open_file(path: Path, again: str) -> Weights:
+    """Open one safetensors file, its ``metadata`` included. Raises WeightsError as ``open_weights`` does.
+
+    ``again`` is the way out where it is damaged; empty leaves that to the caller.
+    """
+    mapped, found = _opened(path, 0, again)
+    return Weights(path, [mapped], dict(found), _metadata(mapped))
 
 
 def held_weights(where: Path, tensors: Mapping[str, NDArray[Any]]) -> Weights:
@@ -193,42 +204,46 @@ def _refuse_pickled(folder: Path) -> None:
             )
 
 
-def _read_index(folder: Path) -> dict[str, str]:
+def _read_index(folder: Path, again: str) -> dict[str, str]:
     """Return which shard holds each tensor. Raises WeightsError unless every shard is a plain name in the folder."""
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is not a readable index: fetch the model again") from error
+        raise WeightsError(f"{path} is not a readable index: {again}") from error
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
-        raise WeightsError(f"{path} has no weight_map: fetch the model again")
+        raise WeightsError(f"{path} has no weight_map: {again}")
     for name, shard in places.items():
         if not isinstance(shard, str) or not shard.endswith(".safetensors") or set(shard) & set("/\\:\0"):
             raise WeightsError(f"{path} places {_short(name)} in {_short(shard)}, which is no shard of this folder")
     return places
 
 
-def _map(path: Path) -> NDArray[np.uint8]:
+def _opened(path: Path, file: int, again: str) -> tuple[NDArray[np.uint8], list[tuple[str, _Tensor]]]:
+    """Map a file and return its tensors, checked. Raises WeightsError."""
     try:
         if path.stat().st_size < 8:
-            raise WeightsError(f"{path} is truncated: it is too short for a header, fetch the model again")
-        return np.memmap(path, np.uint8, mode="c")  # "c": writable views that reach no file, as torch wants them
+            raise _Damaged(f"{path} is truncated: it is too short for a header")
+        mapped = np.memmap(path, np.uint8, mode="c")  # "c": writable views that reach no file, as torch wants them
+        return mapped, list(_read_header(path, mapped, file))
+    except _Damaged as fault:
+        raise WeightsError(f"{fault}, {again}" if again else str(fault)) from fault
     except OSError as error:
         raise WeightsError(f"{path} cannot be opened: {error.strerror or error}") from error
 
 
 def _read_header(path: Path, mapped: NDArray[np.uint8], file: int) -> Iterator[tuple[str, _Tensor]]:
-    """Yield the tensors of one file, each checked. Raises WeightsError."""
+    """Yield the tensors of one file, each checked. Raises WeightsError, or _Damaged."""
     length = int.from_bytes(mapped[:8].tobytes(), "little")
     if length > LONGEST_HEADER or 8 + length > mapped.size:
-        raise WeightsError(f"{path} is truncated or damaged: its header claims {length} bytes, fetch the model again")
+        raise _Damaged(f"{path} is truncated or damaged: its header claims {length} bytes")
     try:
         header = json.loads(mapped[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is damaged: its header is not JSON, fetch the model again") from error
+        raise _Damaged(f"{path} is damaged: its header is not JSON") from error
     if not isinstance(header, dict):
-        raise WeightsError(f"{path} is damaged: its header is no table, fetch the model again")
+        raise _Damaged(f"{path} is damaged: its header is no table")
     size = mapped.size - 8 - length
     spans: list[tuple[int, int, str]] = []
     for name, entry in header.items():
@@ -236,17 +251,17 @@ def _read_header(path: Path, mapped: NDArray[np.uint8], file: int) -> Iterator[t
             continue
         dtype, shape, begin, end = _read_entry(path, name, entry)
         if end > size:
-            raise WeightsError(f"{path} is truncated: {_short(name)} ends beyond the file, fetch the model again")
+            raise _Damaged(f"{path} is truncated: {_short(name)} ends beyond the file")
         spans.append((begin, end, name))
         yield name, _Tensor(file, dtype, shape, 8 + length + begin)
     reached = 0
     for begin, end, name in sorted(spans):
         if begin != reached:
             wrong = "overlaps another tensor" if begin < reached else "leaves a gap before it"
-            raise WeightsError(f"{path} is damaged: {_short(name)} {wrong}, fetch the model again")
+            raise _Damaged(f"{path} is damaged: {_short(name)} {wrong}")
         reached = end
     if reached != size:
-        raise WeightsError(f"{path} is damaged: {size - reached} bytes belong to no tensor, fetch the model again")
+        raise _Damaged(f"{path} is damaged: {size - reached} bytes belong to no tensor")
 
 
 def _metadata(mapped: NDArray[np.uint8]) -> Mapping[str, str]:
@@ -266,7 +281,7 @@ def _read_entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, .
             begin, end = ends
             if end - begin == math.prod(sizes) * np.dtype(TYPES[dtype]).itemsize:
                 return dtype, sizes, begin, end
-    raise WeightsError(f"{path} is damaged: the header contradicts itself at {_short(name)}, fetch the model again")
+    raise _Damaged(f"{path} is damaged: the header contradicts itself at {_short(name)}")
 
 
 def _naturals(value: object) -> tuple[int, ...] | None:

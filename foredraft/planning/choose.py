@@ -83,13 +83,13 @@ class Chooser:
         self._ours = tuple(type(d).__module__.startswith(_OURS) for d in self.drafters)
         self._texts: dict[Text, _Known] = {}
         self._rounds: dict[Text, _Offer] = {}
-        self._left_out = said
+        self.said = said
         self._said: dict[int, tuple[int, str]] = {}
 
     @property
     def notice(self) -> str | None:
         """Which drafters were dropped for the texts since the last time there was none, and why; None for none."""
-        words = [] if self._left_out is None else [self._left_out]
+        words = []
         for i, (times, why) in self._said.items():
             often = "" if times == 1 else f" for {times} texts"
             words.append(f"drafter {self.sources[i].name} was dropped{often}: {why}")

@@ -134,7 +134,7 @@ class Shards:
 def read_shard(path: Path, key: str) -> list[Example]:
     """Return the texts of a shard; its arrays are views of the file. Raises StorageError for any other file."""
     try:
-        whole = open_file(path)
+        whole = open_file(path, again="")
         if whole.metadata.get("key") != key:
             raise StorageError(f"{path} holds states of another model or other layers: name another folder")
         return list(_taken_apart({name: whole.raw(name) for name in _NAMES}))

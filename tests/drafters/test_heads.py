@@ -24,7 +24,8 @@ from foredraft.drafters.suffix import Suffix
 from foredraft.drafting import parts_of
 from foredraft.engine.planner import FixedPlanner, FixedQuote
 from foredraft.engine.shaping import ShapingOptions, shaper
-from foredraft.errors import DrafterError
+from foredraft.errors import DamagedHeads, DrafterError, WeightsError
+from foredraft.models import heads_file as heads_file_module
 from foredraft.models.heads import RecurrentHeads, open_heads
 from foredraft.models.heads_file import heads_file
 from foredraft.models.model import Rows
@@ -450,3 +451,74 @@ def test_heads_are_opened_once_for_all_lengths(tiny: Path, recurrent: Path, tmp_
             pass
         assert stream.result is not None
         assert stream.result.choices[0].token_ids == plain
+
+
+def damage(path: Path, how: str) -> Path:
+    """Put a file of heads at ``path`` that cannot be used, made of the sound one that is there."""
+    whole = path.read_bytes()
+    if how == "torn":
+        path.write_bytes(whole[:-10])
+    elif how == "short":
+        path.write_bytes(b"{")
+    elif how == "header":
+        path.write_bytes(whole[:8] + b"?" + whole[9:])
+    else:  # its description lies: the width is another
+        path.write_bytes(whole.replace(b'\\"mlp\\": 40', b'\\"mlp\\": 41'))
+    assert path.read_bytes() != whole
+    return path
+
+
+@pytest.mark.parametrize("how", ["torn", "short", "header", "lying"])
+@pytest.mark.parametrize("length", [None, 3])
+def test_damaged_heads_make_way_for_those_that_came_with_it(
+    tiny: Path, recurrent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, length: int | None
+) -> None:
+    """Under auto with a word of it, planned or not; those that were asked for by name are refused."""
+    monkeypatch.setattr(heads_file_module, "PACKAGED", tmp_path / "packaged")
+    kept = heads_file(tmp_path, spec_of_heads(tiny).digest)
+    for path in (kept, tmp_path / "packaged" / "tiny.safetensors"):
+        path.parent.mkdir()
+        path.write_bytes(recurrent.read_bytes())
+    damage(kept, how)
+    here: Any = {"cache": tmp_path, "threads": 1, "dtype": "f32"}
+    lm = foredraft.load(tiny, drafter="auto", draft_tokens=length, **here)
+    plain = foredraft.load(tiny, drafter="none", **here).generate("hello", max_tokens=12)
+    assert [type(part) for part in parts_of(lm.drafter)] == [Suffix, HeadsDrafter]
+    found = lm.generate("hello", max_tokens=12, **({} if length is None else {"draft_tokens": length}))
+    assert found.choices[0].token_ids == plain.choices[0].token_ids
+    [said] = [notice for notice in found.notices if "heads" in notice]
+    assert said.startswith(f"the heads that came with foredraft are used, because {kept}")
+    with pytest.raises(DamagedHeads) as raised:
+        foredraft.load(tiny, drafter="heads", **here)
+    assert str(raised.value).startswith(str(kept))
+    assert str(raised.value).endswith("; delete it, and the heads that came with foredraft are used")
+    for says in (said, str(raised.value)):
+        assert "fetch the model" not in says
+        assert ("train the heads or copy the file again" in says) == (how != "lying")
+    kept.unlink()
+    assert foredraft.load(tiny, drafter="auto", **here).generate("hello", max_tokens=12).notices == []
+
+
+def test_damaged_heads_without_others(
+    tiny: Path, recurrent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = tmp_path / "packaged"
+    monkeypatch.setattr(heads_file_module, "PACKAGED", packaged)
+    kept = heads_file(tmp_path, spec_of_heads(tiny).digest)
+    for path in (kept, packaged / "tiny.safetensors"):
+        path.parent.mkdir()
+        path.write_bytes(recurrent.read_bytes())
+        damage(path, "torn")
+    for length in (None, 3):
+        lm = foredraft.load(tiny, drafter="auto", draft_tokens=length, cache=tmp_path, threads=1)
+        assert [type(part) for part in parts_of(lm.drafter)] == [Suffix]
+        notices = lm.generate("hello", max_tokens=3).notices
+        [said] = [notice for notice in notices if notice.startswith("drafter heads is left out: ")]
+        for path in (kept, packaged / "tiny.safetensors"):
+            assert str(path) in said
+        assert "install foredraft again" in said
+    (packaged / "tiny.safetensors").unlink()
+    with pytest.raises(WeightsError, match="train the heads or copy the file again$"):
+        foredraft.load(tiny, drafter="heads", cache=tmp_path, threads=1)
+    lm = foredraft.load(tiny, drafter="auto", cache=tmp_path, threads=1)
+    assert f"drafter heads is left out: {kept} is truncated" in str(lm.generate("hello", max_tokens=3).notices)

@@ -19,7 +19,7 @@ from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.engine.planner import FixedPlanner, FixedQuote
-from foredraft.errors import DrafterError, VocabularyMismatch, WeightsError
+from foredraft.errors import DamagedHeads, DrafterError, VocabularyMismatch, WeightsError
 from foredraft.models import heads as heads_module
 from foredraft.models.heads import EagleHeads, RecurrentHeads, open_heads
 from foredraft.models.heads_file import heads_file
@@ -356,6 +356,10 @@ def test_whose_module_is_taken(tmp_path: Path) -> None:
     heads_file(tmp_path, digest).parent.mkdir()
     heads_file(tmp_path, digest).write_bytes(kept.read_bytes())
     assert open_heads("", open_native(copy), copy, tmp_path, "tiny").spec.taps == (0, 2)
+    heads_file(tmp_path, digest).write_bytes(kept.read_bytes()[:-1])
+    with pytest.raises(DamagedHeads, match="delete it, and the heads in the model's own checkpoint are used") as raised:
+        open_heads("", open_native(copy), copy, tmp_path, "tiny")
+    assert open_heads(raised.value.spare, open_native(copy), copy, tmp_path, "tiny").spec.taps == (2,)
     with pytest.raises(DrafterError, match="holds neither an MTP module nor EAGLE-3 heads"):
         open_heads(str(bare), model, bare, tmp_path, "tiny")
     other = add_mtp(
@@ -535,6 +539,14 @@ def test_eagle3_folders_that_are_not_what_they_should_be(deep: Path, tmp_path: P
     with pytest.raises(kind, match=says) as raised:
         open_heads(str(folder), model, deep, tmp_path, "tiny")
     assert str(folder) in str(raised.value)
+
+
+def test_torn_heads_are_fetched_again_and_not_the_model(deep: Path, tmp_path: Path) -> None:
+    folder = make_eagle3(tmp_path / "eagle", deep)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(WeightsError, match=r"model\.safetensors is truncated: .*, fetch the heads again$"):
+        open_heads(str(folder), open_native(deep), deep, tmp_path, "tiny")
 
 
 def test_pickled_heads_are_refused(deep: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from foredraft.errors import ModelNotFound, WeightsError
-from foredraft.models.weights import INDEX, SINGLE, open_weights
+from foredraft.models.weights import DRAFTED, INDEX, SINGLE, open_file, open_weights
 
 GOOD = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 
@@ -81,6 +81,28 @@ def test_writing_to_a_view_leaves_the_file_alone(tmp_path: Path) -> None:
 def test_lying_headers(tmp_path: Path, header: Any, says: str) -> None:
     with pytest.raises(WeightsError, match=says):
         open_weights(write(tmp_path, header))
+
+
+@pytest.mark.parametrize("fault", ["cut", "shard", "index"])
+def test_the_way_out_is_that_of_the_thing(tmp_path: Path, fault: str) -> None:
+    """What was fetched is fetched again, and what was trained here is trained again."""
+    write(tmp_path, GOOD)
+    path = tmp_path / SINGLE
+    if fault == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(WeightsError, match=f"{SINGLE} is truncated: 'a' ends beyond the file, copy it$"):
+            open_file(path, "copy it")
+        with pytest.raises(WeightsError, match=f"{SINGLE} is truncated: 'a' ends beyond the file$"):
+            open_file(path, "")
+    else:
+        path.unlink()
+        (tmp_path / INDEX).write_text("{" if fault == "index" else '{"weight_map": {"a": "b.safetensors"}}')
+    for again in ("do so", None):
+        with pytest.raises(WeightsError, match=f"[:,] {again or 'fetch the model again'}$"):
+            open_weights(tmp_path, again)
+    (tmp_path / DRAFTED).write_text("{}")
+    with pytest.raises(WeightsError, match="[:,] train the draft again$"):
+        open_weights(tmp_path)
 
 
 @pytest.mark.parametrize("length", [2**63, 10**9, 300])

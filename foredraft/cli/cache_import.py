@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.console import Console
+from foredraft.cli.figures import many
 from foredraft.cli.imports import Found, find, read
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.recent import full
@@ -77,8 +78,8 @@ def _tell(facts: dict[str, Any], taken: _Taken, bound: int, console: Console) ->
     """Say what came of it, in words."""
     scope, held = facts["scope"], facts["held"]
     console.print(
-        f"{_many(facts['documents'], 'file')} imported into {scope}: {_many(facts['tokens'], 'token')};"
-        f" it holds {_many(held['documents'], 'text')} of {_many(held['tokens'], 'token')}"
+        f"{many(facts['documents'], 'file')} imported into {scope}: {many(facts['tokens'], 'token')};"
+        f" it holds {many(held['documents'], 'text')} of {many(held['tokens'], 'token')}"
     )
     for path, whole, kept in taken.cut[:_SHOWN]:
         console.say(f"note: {path} has {whole} tokens: it was cut to its last {kept} tokens")
@@ -87,7 +88,7 @@ def _tell(facts: dict[str, Any], taken: _Taken, bound: int, console: Console) ->
     if outside := taken.outside:
         names = ", ".join(map(str, outside[:_FEW])) + (", ..." if len(outside) > _FEW else "")
         verb = "was" if len(outside) == 1 else "were"
-        console.say(f"note: a scope holds {bound} tokens: {_many(len(outside), 'file')} {verb} left out: {names}")
+        console.say(f"note: a scope holds {bound} tokens: {many(len(outside), 'file')} {verb} left out: {names}")
     if facts["dropped"]:
         console.say(f"note: {full(scope, facts['dropped'])}")
 
@@ -160,7 +161,3 @@ def _reasons(skipped: Sequence[tuple[Path, str]]) -> str:
     return (
         f"{skipped[0][0] if len(skipped) == 1 else 'all that was found'} was left out: {', '.join(named[:_FEW])}{more}"
     )
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"

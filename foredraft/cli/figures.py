@@ -26,7 +26,7 @@ def lines_total(results: Sequence[Result]) -> str:
     counts, last = _counts(results), results[-1]
     answers, failed = sum(len(r.choices) for r in results), sum(c.fault is not None for r in results for c in r.choices)
     notes = f" ({failed} with an error)" if failed else ""
-    parts = [_many(answers, "answer") + notes, _many(counts["completion_tokens"], "token")]
+    parts = [many(answers, "answer") + notes, many(counts["completion_tokens"], "token")]
     if (speed := _tokens_per_s(results)) is not None:
         parts.append(f"{speed:.1f} tokens/s")
     parts += _speculation(last.drafter, counts, last.speculative.reason)
@@ -68,7 +68,8 @@ def totals(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _many(count: int, thing: str) -> str:
+def many(count: int, thing: str) -> str:
+    """Return so many things, in words."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
@@ -78,7 +79,7 @@ def notices(results: Sequence[Result]) -> list[str]:
 
 
 def _length(result: Result) -> str:
-    count = _many(result.completion_tokens, "token")
+    count = many(result.completion_tokens, "token")
     notes = {"length": " (limit)", "stop": "", "error": " (error)"}
     if len(result.choices) > 1:
         failed = sum(choice.fault is not None for choice in result.choices)

@@ -28,6 +28,14 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._words: list[str] = []
+        self.shown: Callable[[Sequence[str]], Parser] | None = None  # of a verb of several parts: whose help, by words
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, of the part of the verb that the words name where it has parts."""
+        if self.shown is None:
+            super().print_help(file)
+        else:
+            self.shown(self._words).print_help(file)
 
     def read(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
         """Parse; ``mixed`` lets options stand between positional words. Raises OptionError."""

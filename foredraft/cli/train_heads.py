@@ -64,8 +64,11 @@ def _make(
     which = HeadsMaker if args.action == "heads" else DraftMaker
     maker: HeadsMaker | DraftMaker = which(host, folder, named, console.progress.count)
     _check_resume(maker, args, console)
-    size = size_of(maker.work.bound(prompts))
-    console.say(f"note: states take up to {size} under {maker.work.shards.folder}")
+    states = maker.work.shards.folder
+    if taken := maker.work.taken:
+        console.say(f"note: the {taken} tokens of answers under {states} are taken as they are; --tokens asks for more")
+    else:
+        console.say(f"note: states take up to {size_of(maker.work.bound(prompts))} under {states}")
     try:
         if isinstance(maker, HeadsMaker):
             return maker.make(prompts, _argv(args), kept if args.out is None else None), digest
@@ -103,7 +106,8 @@ def _ids(lines: Sequence[Line], host: Host, console: Console) -> list[list[int]]
             except PromptError as fault:
                 raise PromptError(f"line {line.number}: {fault}") from fault
     if long and not ids:
-        raise PromptError(f"all {len(long)} prompts are longer than the context of {host.context} tokens")
+        every = "the only prompt is" if len(long) == 1 else f"all {len(long)} prompts are"
+        raise PromptError(f"{every} longer than the context of {host.context} tokens")
     if long:
         some = "1 prompt is" if len(long) == 1 else f"{len(long)} prompts are"
         console.say(f"note: {some} longer than the context of {host.context} tokens and left out, first line {long[0]}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.console import Console, harmless
+from foredraft.cli.figures import many
 from foredraft.cli.loading import cache_folder, load_bare, token_ids
 from foredraft.cli.prompts import read_lines
 from foredraft.errors import OptionError
@@ -79,7 +80,7 @@ def _train(
     ids = token_ids(prompts, host, console)
     trainer = LayerTrainer(host, ids, path.with_suffix(_SEARCH), plan, console.progress.count)
     if trainer.state.tried:
-        console.say(f"note: going on with a search that has tried {len(trainer.state.tried)} sets")
+        console.say(f"note: going on with a search that has tried {many(len(trainer.state.tried), 'set')}")
     here = processor()
     try:
         found = trainer.train(f"{here.name}, {here.usable} cores")
@@ -116,14 +117,14 @@ def _lines(found: Found, path: Path) -> list[str]:
     ended = "nothing better is near" if found.complete else "stopped before its end"
     return [
         f"{choice.model} · {choice.tier} {choice.dtype} · {_answers(found)}",
-        f"tried       {found.tried} sets in {found.seconds:.0f} s; {ended}",
+        f"tried       {many(found.tried, 'set')} in {found.seconds:.0f} s; {ended}",
         f"left out    {_left_out(choice.layers, choice.sub_layers)}",
         f"agreement   {choice.agreement:.2f}; a draft step costs {choice.cost:.2f} of a plain pass",
         f"guesses     {choice.draft_tokens} a round, which yields {trial.tokens_a_round:.2f} tokens",
         f"predicted   {choice.predicted_speedup:.3f} times plain, {choice.predicted_tokens_per_s:.1f} tokens/s; "
         f"{choice.prediction_error:.1%} off what was measured",
         f"measured    {choice.measured_speedup:.3f} times plain, {choice.measured_tokens_per_s:.1f} tokens/s; "
-        f"{trial.identical} of {trial.answers} texts identical",
+        f"{trial.identical} of {many(trial.answers, 'text')} identical",
         f"spread      {choice.measured_from:.3f} to {choice.measured_to:.3f} at 95 %; "
         f"{', '.join(f'{each:.3f}' for each in trial.repeats)} by repeat, {choice.measured_tokens} tokens each way",
         f"{_verdict(choice)}: {path}",
@@ -131,10 +132,10 @@ def _lines(found: Found, path: Path) -> list[str]:
 
 
 def _answers(found: Found) -> str:
-    measured = f"{found.trial.answers} of {found.answered} answers measured"
+    measured = f"{found.trial.answers} of {many(found.answered, 'answer')} measured"
     rest = found.prompts - found.answered
-    left = f"; {rest} prompts left unanswered, for time or number" if rest else ""
-    return measured + left + (f"; {found.cut} answers cut short, for time" if found.cut else "")
+    left = f"; {many(rest, 'prompt')} left unanswered, for time or number" if rest else ""
+    return measured + left + (f"; {many(found.cut, 'answer')} cut short, for time" if found.cut else "")
 
 
 def _verdict(choice: LayerChoice) -> str:

@@ -175,9 +175,9 @@ def foreign_module(folder: Path) -> str | None:
 
 
 def damaged(why: str, weights: Weights, target: DecoderSpec, digest: str) -> WeightsError:
-    """Return what it means that the heads which were trained here for a target, whose ``weights`` these are, are no use.
+    """Return what to raise where the heads that were trained here for the target of ``weights`` cannot be used.
 
-    ``why`` says what is wrong with them.
+    ``why`` says what is wrong with them; it is DamagedHeads where there are others.
     """
     try:
         packaged = packaged_heads(digest)

@@ -19,6 +19,7 @@ try:
 except ImportError:  # not on Windows: there, only age tells a dead builder from a live one
     fcntl = None  # type: ignore[assignment]
 
+CACHE: Final = "cache folder"
 Dtype: TypeAlias = Literal["bf16", "f32"]  # what weights are widened to
 
 _PARTIAL: Final = ".partial-"
@@ -35,28 +36,32 @@ class Progress(Protocol):
         ...
 
 
-def refused(folder: Path, error: OSError) -> StorageError:
-    """Return what a failed write under ``folder`` means, in one sentence."""
+def refused(folder: Path, error: OSError, kind: str = CACHE) -> StorageError:
+    """Return what a failed write under ``folder`` means, in one sentence; ``kind`` is what else can be chosen."""
     why = (error.strerror or str(error)).lower()
     advice = "free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"
-    return StorageError(f"cannot write under {folder}: {why}; {advice} another cache folder")
+    return StorageError(f"cannot write under {folder}: {why}; {advice} another {kind}")
 
 
-def require_space(folder: Path, needed: int) -> None:
-    """Raise StorageError unless the disk of ``folder`` (which exists) has ``needed`` bytes and a margin free."""
+def require_space(folder: Path, needed: int, kind: str = CACHE) -> None:
+    """Raise StorageError unless the disk of ``folder`` (which exists) has ``needed`` bytes and a margin free.
+
+    ``kind`` is as in ``refused``.
+    """
     free = shutil.disk_usage(folder).free
     if free < needed + _MARGIN:
         raise StorageError(
             f"this needs {(needed + _MARGIN) / 1e9:.1f} GB under {folder} and {free / 1e9:.1f} GB are free; "
-            "free some space or choose another cache folder"
+            f"free some space or choose another {kind}"
         )
 
 
 @contextmanager
-def scratch(cache: Path) -> Iterator[Path]:
+def scratch(cache: Path, kind: str = CACHE) -> Iterator[Path]:
     """Give an empty folder in ``cache`` that is gone when the block ends, however it ends.
 
-    Raises StorageError when the disk refuses; an OSError raised inside the block is taken to be the disk's.
+    ``kind`` is as in ``refused``. Raises StorageError when the disk refuses; an OSError raised inside the block is
+    taken to be the disk's.
     """
     partial = cache / f"{_PARTIAL}{secrets.token_hex(8)}"
     lock: IO[str] | None = None
@@ -67,7 +72,7 @@ def scratch(cache: Path) -> Iterator[Path]:
         lock = _hold(partial / _LOCK)
         yield partial
     except OSError as error:
-        raise refused(cache, error) from error
+        raise refused(cache, error, kind) from error
     finally:
         if lock is not None:
             lock.close()
@@ -75,13 +80,13 @@ def scratch(cache: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def building(final: Path) -> Iterator[Path]:
+def building(final: Path, kind: str = CACHE) -> Iterator[Path]:
     """Give an empty folder beside ``final`` that becomes ``final``, whole, when the block ends without an error.
 
     The files are flushed to the disk before the rename. If another process was faster, its folder stays and ours goes.
     On any error, Ctrl-C included, nothing is left. Raises StorageError as ``scratch`` does.
     """
-    with scratch(final.parent) as partial:
+    with scratch(final.parent, kind) as partial:
         yield partial
         (partial / _LOCK).unlink()
         _flush(partial)

@@ -17,7 +17,10 @@ _TYPES: Final = MappingProxyType({np.dtype("<u2"): "BF16", np.dtype("<f4"): "F32
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write arrays by name; those of uint16 are bfloat16, others float32 or int32. Raises StorageError."""
+    """Write arrays by name; those of uint16 are bfloat16, others float32 or int32.
+
+    Raises StorageError; what is trained goes where the user says, so that the way out is another folder.
+    """
     partial = path.with_name(f".{path.name}.partial")
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -42,4 +45,4 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
         finally:
             partial.unlink(missing_ok=True)
     except OSError as fault:
-        raise refused(path.parent, fault) from fault
+        raise refused(path.parent, fault, "folder") from fault

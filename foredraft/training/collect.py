@@ -50,9 +50,10 @@ class CollectPlan:
 class Collector:
     """Collects answers of ``host`` into ``shards``, batch after batch; a batch is whole on disk or not begun.
 
-    ``prompts`` [texts of token ids] are used once each, in order; what is in a batch depends on its number alone. The
-    host's model is read through slots of its own, so nobody else may be using it. Raises PromptError where there are
-    no prompts and the target has no chat template to write its own by.
+    ``prompts`` [texts of token ids] are used once each, in order; what is in a batch depends on its number alone, but
+    for the last, which ends with the text that brings the tokens to the plan's number. The host's model is
+    read through slots of its own, so nobody else may be using it. Raises PromptError where answers are lacking, there
+    are no prompts and the target has no chat template to write its own by.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Collector:
         self._target = CachedTarget(host.target.model, slots=0)
         self.tokens = sum(len(e.tokens) - e.prompt for e in shards.examples())
         self._opening = opening(host)
-        if not prompts and self._opening is None:
+        if not prompts and self._opening is None and not self.done:
             raise PromptError("there are no prompts, and without a chat template the model cannot write any: give some")
 
     @property
@@ -77,11 +78,11 @@ class Collector:
 
     def batch(self, tell: Callable[[int, int], None]) -> None:
         """Collect one batch more and write it; ``tell`` hears (tokens so far, tokens wanted)."""
-        number = len(self.shards.paths)
+        number = self.shards.number
         before = self.tokens
 
         def keep(example: Example) -> None:
-            if self.shards.add(example):
+            if self.tokens < self.plan.tokens and self.shards.add(example):
                 self.tokens += len(example.tokens) - example.prompt
                 tell(self.tokens, self.plan.tokens)
 
@@ -156,7 +157,7 @@ class Collector:
         watches = () if recorder is None else (recorder,)
         with closing(run(texts, self._target, drafter, FixedPlanner(DRAFT_TOKENS), watches, WIDTH)) as rounds:
             for _ in rounds:
-                if recorder is not None and self.shards.full:
+                if recorder is not None and self.done:
                     break
 
 

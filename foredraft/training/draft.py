@@ -48,13 +48,15 @@ class DraftMaker:
         self.path = folder / f"draft-{layers}"
         self.plan = settle_plan(DraftPlan, self._plan, {**named, "layers": layers})
         self.work = Work(host, folder, self.plan, tell)
+        if "tokens" not in named and not self._plan.exists():
+            self.plan = self.work.take_answers(self.plan)
         student_shape(self.work.spec, host.name)
         self.layers = chosen_layers(self.work.spec.layers, layers)
 
     @property
     def begun(self) -> bool:
         """Whether the folder holds part of this training; answers alone, which others may have left, are none."""
-        return self._state.exists()
+        return self._plan.exists() or self._state.exists()
 
     def make(self, prompts: Sequence[Sequence[int]], argv: Sequence[str]) -> Made:
         """Collect, train and write the model.
@@ -62,8 +64,9 @@ class DraftMaker:
         Ctrl-C while training ends it and writes what there is. Raises PromptError, StorageError.
         """
         with held(self.folder):
+            collector = self.work.collector(prompts)
             keep_plan(self._plan, self.plan)
-            texts = self.work.texts(prompts)
+            texts = self.work.texts(collector)
             ids = self.work.vocabulary(self._state, texts[0])
             student = taught(self.work, self.layers)
             train = TrainPlan(epochs=self.plan.epochs, unrolled=1, seed=self.plan.seed, rate=_RATE)
@@ -87,21 +90,21 @@ class DraftMaker:
         config |= {"num_hidden_layers": len(self.layers), "dtype": "bfloat16"}
         for name in ("torch_dtype", "layer_types"):
             config.pop(name, None)
-        with building(self.path) as folder:
+        with building(self.path, "folder") as folder:
             try:
                 (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
                 for pattern in _WORDS:
                     for file in source.glob(pattern):
                         shutil.copyfile(file, folder / file.name)
             except OSError as fault:
-                raise refused(self.folder, fault) from fault
+                raise refused(self.folder, fault, "folder") from fault
             write_tensors(folder / "model.safetensors", self._tensors(student), {"format": "pt"})
             describe_vocabulary(folder, ids, target, provenance)
             if self.path.exists():  # only now: the disk may have refused the new one
                 try:
                     shutil.rmtree(self.path)
                 except OSError as fault:
-                    raise refused(self.folder, fault) from fault
+                    raise refused(self.folder, fault, "folder") from fault
 
     def _tensors(self, student: Student) -> dict[str, NDArray[Any]]:
         work = self.work

@@ -38,6 +38,8 @@ class HeadsMaker:
         self.folder = folder
         self.plan = settle_plan(HeadsPlan, folder / _PLAN, named)
         self.work = Work(host, folder, self.plan, tell)
+        if "tokens" not in named and not (folder / _PLAN).exists():  # answers that the training of a draft left
+            self.plan = self.work.take_answers(self.plan)
         spec, plan = self.work.spec, self.plan
         rope = next((rope for rope in spec.ropes if rope is not None), None)
         theta = 10_000.0 if rope is None else rope.theta
@@ -49,8 +51,8 @@ class HeadsMaker:
 
     @property
     def begun(self) -> bool:
-        """Whether the folder holds part of a training."""
-        return bool(self.work.shards.paths) or (self.folder / _STATE).exists()
+        """Whether the folder holds part of this training; answers alone, which others may have left, are none."""
+        return (self.folder / _PLAN).exists() or (self.folder / _STATE).exists()
 
     def make(self, prompts: Sequence[Sequence[int]], argv: Sequence[str], kept: Path | None = None) -> Made:
         """Collect, train and write the heads; once complete, where ``kept`` says as well.
@@ -58,8 +60,9 @@ class HeadsMaker:
         Ctrl-C while training ends it and writes what there is. Raises PromptError, StorageError.
         """
         with held(self.folder):
+            collector = self.work.collector(prompts)
             keep_plan(self.folder / _PLAN, self.plan)
-            texts = self.work.texts(prompts)
+            texts = self.work.texts(collector)
             trainer, ids = self._trainer(texts)
             complete = self.work.train(trainer, self.folder / _STATE)
             judgement = trainer.judge()

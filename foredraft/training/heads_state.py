@@ -38,7 +38,7 @@ def write_state(
     except (OSError, SafetensorError) as fault:
         partial.unlink(missing_ok=True)
         if isinstance(fault, OSError):
-            raise refused(path.parent, fault) from fault
+            raise refused(path.parent, fault, "folder") from fault
         raise StorageError(f"cannot write {path}: {fault}") from fault
 
 
@@ -59,10 +59,13 @@ def read_state(
         for name, p in mine.items():
             p.copy_(tensors[f"module.{name}"])
     state: list[dict[int, dict[str, Tensor]]] = [{} for _ in range(optimisers)]
-    for name, value in tensors.items():
-        if name.startswith("optimiser."):
-            _, i, j, key = name.split(".", 3)
-            state[int(i)].setdefault(int(j), {})[key] = value
+    try:
+        for name, value in tensors.items():
+            if name.startswith("optimiser."):
+                _, i, j, key = name.split(".", 3)
+                state[int(i)].setdefault(int(j), {})[key] = value
+    except (ValueError, IndexError) as fault:
+        raise StorageError(f"{path} is not the state of a training: {fault}; delete it to begin anew") from fault
     return state, facts
 
 

@@ -159,7 +159,7 @@ class HeadsTrainer:
             for (optimiser, _), held in zip(self._optimisers, state, strict=True):
                 optimiser.load_state_dict({**optimiser.state_dict(), "state": held})
         except (TypeError, ValueError) as fault:
-            raise StorageError(f"{path} is not the state of a training: {fault}") from fault
+            raise StorageError(f"{path} is not the state of a training: {fault}; delete it to begin anew") from fault
         return True
 
 

@@ -47,7 +47,7 @@ class LayerPlan:
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes < 1e6:
-            raise OptionError(f"minutes must be a number above 0, not {self.minutes}")
+            raise OptionError(f"minutes must be a number above 0 and below 1000000, not {self.minutes}")
         if self.tokens < 4:
             raise OptionError(f"tokens must be at least 4, not {self.tokens}")
 
@@ -136,7 +136,8 @@ class LayerTrainer:
         if not self.state.answers:
             return "nothing is kept yet, so the same command begins anew"
         tried = len(self.state.tried)
-        return f"the answers and the {tried} sets tried are kept, so the same command goes on from there"
+        sets = "1 set" if tried == 1 else f"{tried} sets"
+        return f"the answers and the {sets} tried are kept, so the same command goes on from there"
 
     def _used(self) -> float:
         """Return the share of the time that is gone."""

@@ -22,7 +22,7 @@ def held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "training.lock").open("w")
     except OSError as fault:
-        raise refused(folder, fault) from fault
+        raise refused(folder, fault, "folder") from fault
     with lock:
         if fcntl is not None:
             try:

@@ -13,6 +13,7 @@ from foredraft.models.heads_file import KINDS
 from foredraft.models.json_text import parse_json
 from foredraft.models.store import write_whole
 
+LEAST: Final = 1000  # tokens of answers
 DRAFT_LAYERS: Final = (2, 6)  # least and most
 
 
@@ -30,12 +31,12 @@ class Plan:
     settled: ClassVar[tuple[str, ...]] = ("vocabulary", "seed")  # cannot change once something was trained
 
     def __post_init__(self) -> None:
-        for name, least in (("tokens", 1000), ("vocabulary", 16), ("longest", 4)):
+        for name, least in (("tokens", LEAST), ("vocabulary", 16), ("longest", 4)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("epochs", "gigabytes"):
             if not 0 < getattr(self, name) < 1e6:
-                raise OptionError(f"{name} must be a number above 0, not {getattr(self, name)}")
+                raise OptionError(f"{name} must be a number above 0 and below 1000000, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)

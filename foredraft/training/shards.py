@@ -68,12 +68,20 @@ class Shards:
         self.waiting = 0  # bytes that are not on disk yet
         self._held: list[Example] = []
         self._largest = 0  # bytes of a text
+        self.paths: list[Path] = []
+        self.bytes = 0
         self._look()
 
     @property
     def full(self) -> bool:
         """Whether there may be no room for a further text."""
         return self.bytes + self.waiting + self._largest + _HEADER > self.limit
+
+    @property
+    def number(self) -> int:
+        """The shard that is made next: the first that is not there, also where somebody deleted one between others."""
+        names = {path.name for path in self.paths}
+        return next(i for i in range(len(names) + 1) if _NAME.format(i) not in names)
 
     def sweep(self) -> None:
         """Remove what a killed process left half written, and look again. Nobody else may be writing here."""
@@ -82,7 +90,7 @@ class Shards:
             for left in self.folder.glob("*.partial"):
                 left.unlink()
         except OSError as fault:
-            raise refused(self.folder, fault) from fault
+            raise refused(self.folder, fault, "folder") from fault
         self._look()
 
     def add(self, example: Example) -> bool:
@@ -98,8 +106,8 @@ class Shards:
         """Write what was taken in as one shard. Raises StorageError and loses nothing that is on disk."""
         if not self._held:
             return
-        require_space(self.folder, self.waiting)
-        path = self.folder / _NAME.format(len(self.paths))
+        require_space(self.folder, self.waiting, "folder")
+        path = self.folder / _NAME.format(self.number)
         partial = path.with_suffix(".partial")
         try:
             save_file(_laid_out(self._held), partial, {"key": self.key})
@@ -109,11 +117,11 @@ class Shards:
         except (OSError, SafetensorError) as fault:
             partial.unlink(missing_ok=True)
             if isinstance(fault, OSError):
-                raise refused(self.folder, fault) from fault
+                raise refused(self.folder, fault, "folder") from fault
             raise StorageError(f"cannot write {path}: {fault}") from fault
         self._held.clear()
         self.waiting = 0
-        self.paths.append(path)
+        self.paths = sorted([*self.paths, path])
         self.bytes += path.stat().st_size
 
     def _look(self) -> None:
@@ -121,7 +129,7 @@ class Shards:
             self.paths = sorted(self.folder.glob("states-*.safetensors"))
             self.bytes = sum(path.stat().st_size for path in self.paths)
         except OSError as fault:
-            raise refused(self.folder, fault) from fault
+            raise refused(self.folder, fault, "folder") from fault
 
     def examples(self) -> Iterator[Example]:
         """Yield every text on disk, shard by shard. Raises StorageError for a shard that is not one of these."""

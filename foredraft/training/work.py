@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -30,13 +30,15 @@ from foredraft.training.heads_state import begun_vocabulary
 from foredraft.training.heads_trainer import HeadsTrainer, every
 from foredraft.training.interrupt import deferred
 from foredraft.training.layers import Tell
-from foredraft.training.plans import Plan
+from foredraft.training.plans import LEAST, Plan
 from foredraft.training.recorder import TOP
 from foredraft.training.shards import Example, Shards, bytes_a_token
 
 _SAVE_S: Final = 120.0  # between two saves, and two judgements
 _PROMPT: Final = 80  # tokens of a prompt, about, where the target writes its own
 _LOSSES: Final = 32  # that provenance keeps
+
+P = TypeVar("P", bound=Plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Work:
         self.spec, self.weights, self.digest = target_of(host)
         self.prefix = decoder_prefix(self.weights.names())
         self.taps = default_taps(self.spec.layers)
+        self.taken = 0  # tokens of answers that are taken as they are
         self.collected_s = 0.0
         key = json.dumps([self.digest, self.taps, host.dtype])
         self.shards = Shards(folder / "states", key, round(plan.gigabytes * 1e9))
@@ -77,17 +80,46 @@ class Work:
         self.shards.limit = min(round(self.plan.gigabytes * 1e9), round(rows * each))
         return self.shards.limit
 
-    def texts(self, prompts: Sequence[Sequence[int]]) -> tuple[list[Example], list[Example]]:
-        """Collect what is lacking and return texts to train on and to judge by. Raises PromptError, StorageError."""
+    def take_answers(self, plan: P) -> P:
+        """Return a plan that asks for no more answers than there are, and go by it; the same where there are none.
+
+        Raises StorageError for answers that cannot be read.
+        """
+        self.taken = sum(len(example.top) for example in self.shards.examples())
+        if self.taken:
+            plan = replace(plan, tokens=max(LEAST, self.taken))
+            self.plan = plan
+        return plan
+
+    def collector(self, prompts: Sequence[Sequence[int]]) -> Collector:
+        """Return what collects the answers that are lacking. Nothing is kept of what it refuses.
+
+        Raises PromptError where there is nothing to ask, OptionError for other prompts than those that the answers on
+        disk were begun with, StorageError.
+        """
         self.shards.sweep()
-        bound = self.bound(prompts)
-        notes = self.folder / "collected.json"
-        self.collected_s = _seconds(notes)
+        self.bound(prompts)
         plan = CollectPlan(self.plan.tokens, self.plan.longest, seed=self.plan.seed)
         collector = Collector(self.host, prompts, self.taps, self.shards, plan)
+        begun = self.folder / "prompts"
+        if (
+            not collector.done
+            and self.shards.paths
+            and begun.exists()
+            and begun.read_text("utf-8", "replace") != _hash(prompts)
+        ):
+            raise OptionError(
+                f"the answers in {self.folder} were begun with other prompts: name the same file, or another folder"
+            )
+        return collector
+
+    def texts(self, collector: Collector) -> tuple[list[Example], list[Example]]:
+        """Collect what is lacking and return texts to train on and to judge by. Raises PromptError, StorageError."""
+        notes = self.folder / "collected.json"
+        self.collected_s = _seconds(notes)
         if not collector.done:
-            self._same_prompts(prompts)
-            require_space(self.folder, max(0, bound - self.shards.bytes))
+            write_whole(self.folder / "prompts", _hash(collector.prompts))
+            require_space(self.folder, max(0, self.shards.limit - self.shards.bytes), "folder")
         while not collector.done:
             began = perf_counter()
             collector.batch(lambda done, of: self.tell(min(done, of), of, "answering"))
@@ -96,18 +128,9 @@ class Work:
         trained, judged = held_out(list(self.shards.examples()))
         if not trained or not judged:
             few = len(trained) + len(judged)
-            raise PromptError(f"answers to {few} texts are too few to train on and to judge by: ask for more tokens")
+            texts = "1 text" if few == 1 else f"{few} texts"
+            raise PromptError(f"answers to {texts} are too few to train on and to judge by: ask for more tokens")
         return trained, judged
-
-    def _same_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Raise OptionError for other prompts than those that the answers on disk were begun with."""
-        path = self.folder / "prompts"
-        digest = hashlib.sha256(repr([list(prompt) for prompt in prompts]).encode()).hexdigest()
-        if self.shards.paths and path.exists() and path.read_text(encoding="utf-8") != digest:
-            raise OptionError(
-                f"the answers in {self.folder} were begun with other prompts: name the same file, or another folder"
-            )
-        write_whole(path, digest)
 
     def vocabulary(self, state: Path, texts: Sequence[Example]) -> NDArray[np.int32]:
         """Return the draft vocabulary [Vd]: what a training that was begun has, or the commonest tokens of texts."""
@@ -200,6 +223,10 @@ def words(judgement: Judgement) -> str:
     """Return a judgement in words."""
     chances = " ".join(f"{chance:.2f}" for chance in judgement.greedy.conditional)
     return f"{judgement.greedy.tokens_a_pass:.2f} tokens a pass held out (acceptance {chances})"
+
+
+def _hash(prompts: Sequence[Sequence[int]]) -> str:
+    return hashlib.sha256(repr([list(prompt) for prompt in prompts]).encode()).hexdigest()
 
 
 def _seconds(notes: Path) -> float:

@@ -109,7 +109,8 @@ def interrupt_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_keeps_several_answers(ask: Ask, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--model", tiny, "-n", "4", "--temperature", "1", "--drafter", "none", "--max-tokens", "30")
+    drawn = ("--temperature", "1", "--seed", "1", "--min-tokens", "30")  # no answer ends before it is interrupted
+    words = ("--model", tiny, "-n", "4", *drawn, "--drafter", "none", "--max-tokens", "30")
     interrupt_after(5, monkeypatch)
     done = ask("generate", "hello", *words, "--json")
     assert done.status == 130

@@ -185,7 +185,9 @@ def test_a_model_that_goes_takes_its_choice_along(ask: Ask, tmp_path: Path, monk
 def test_words_that_make_no_sense(refused: Callable[..., str], tiny: Path) -> None:
     assert "train what? Say heads, draft or layers" in refused("train")
     assert "must be heads or draft or layers, not 'head'" in refused("train", "head")
-    assert "--minutes must be a number above 0, not 0.0" in refused("train", "layers", "--minutes", "0")
+    assert "--minutes must be a number above 0 and below 1000000, not 0.0" in refused(
+        "train", "layers", "--minutes", "0"
+    )
     assert "--tokens must be at least 4, not 1" in refused("train", "layers", "--tokens", "1")
     assert "nothing.jsonl cannot be read" in refused("train", "layers", "--prompts", "nothing.jsonl")
     assert "--tokens must be fewer than the 512 of the context" in refused(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from foredraft.models.heads_file import heads_file, read_heads
+from foredraft.training.layers import LayerPlan
+from foredraft.training.plans import DraftPlan, HeadsPlan
 from tests.cli.conftest import Answer, Ask
 from tests.tiny import make_chat_model
 from tests.training.making import FEW
@@ -19,6 +23,7 @@ KEYS = {
     "collected_s", "trained_s", "complete",
 }  # fmt: skip
 MACHINE = ("--dtype", "f32", "--threads", 1)
+COMMON = ("tokens", "epochs", "vocabulary", "longest", "gigabytes")
 SMALL = ("--tokens", 1000, "--longest", 8, "--epochs", 0.5, "--vocabulary", 64)
 
 
@@ -78,9 +83,19 @@ def test_heads_are_found_where_they_are_put(ask: Ask, tiny: Path, prompts: Path,
     ):
         assert word in going.out
 
-    draft = ask("train", "draft", "--model", tiny, "--layers", 2, *SMALL, *MACHINE)  # on the same answers
+    files = sorted((folder / "states").iterdir())
+    learning = ("--longest", 8, "--epochs", 0.5, "--vocabulary", 64)
+    draft = ask("train", "draft", "--model", tiny, "--layers", 2, *learning, *MACHINE)  # on the same answers
     assert draft.status == 0, draft.err
     assert "answering" not in draft.err
+    assert f"tokens of answers under {folder / 'states'} are taken as they are; --tokens asks for more" in draft.err
+    assert sorted((folder / "states").iterdir()) == files
+    named = ("--tokens", 1200, "--prompts", prompts, *learning)
+    more = ask("train", "draft", "--model", tiny, "--layers", 2, "--resume", *named, *MACHINE)
+    assert more.status == 0, more.err
+    assert "answering" in more.err
+    assert "taken as they are" not in more.err
+    assert len(list((folder / "states").iterdir())) > len(files)
     assert f"--drafter model:{folder / 'draft-2'}" in draft.out
     served = generated(ask, tiny, "--drafter", f"model:{folder / 'draft-2'}")
     assert served["token_ids"] == plain["token_ids"]
@@ -115,7 +130,9 @@ def test_prompts_that_are_too_long(ask: Ask, refused: Callable[..., str], tiny: 
     assert answer.status == 0, answer.err
     assert "note: 2 prompts are longer than the context of 100 tokens and left out, first line 3" in answer.err
     path.write_text(json.dumps({"prompt": "x" * 90}))
-    assert "all 1 prompts are longer than the context of 100 tokens" in ask(*words, "--resume", "--prompts", path).err
+    assert "the only prompt is longer than the context of 100 tokens" in ask(*words, "--resume", "--prompts", path).err
+    path.write_text(json.dumps({"turns": ["x" * 90, "y" * 90]}))
+    assert "all 2 prompts are longer than the context of 100 tokens" in ask(*words, "--resume", "--prompts", path).err
 
 
 def test_prompt_files_that_are_none(refused: Callable[..., str], tiny: Path, tmp_path: Path) -> None:
@@ -129,7 +146,7 @@ def test_prompt_files_that_are_none(refused: Callable[..., str], tiny: Path, tmp
         assert said in refused("train", "heads", "--model", tiny, "--prompts", path)
 
 
-def test_a_model_without_a_template_needs_prompts(ask: Ask, tmp_path: Path) -> None:
+def test_a_model_without_a_template_needs_prompts(ask: Ask, prompts: Path, tmp_path: Path) -> None:
     folder = make_chat_model(tmp_path / "bare")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     del config["chat_template"]
@@ -137,6 +154,10 @@ def test_a_model_without_a_template_needs_prompts(ask: Ask, tmp_path: Path) -> N
     answer = ask("train", "heads", "--model", folder, *SMALL, *MACHINE)
     assert answer.status == 2
     assert "there are no prompts, and without a chat template the model cannot write any: give some" in answer.err
+    again = ask("train", "heads", "--model", folder, "--prompts", prompts, *SMALL, *MACHINE)  # nothing was begun
+    assert again.status == 0, again.err
+    draft = ask("train", "draft", "--model", folder, "--layers", 2, *SMALL[4:], *MACHINE)  # which needs no prompts
+    assert draft.status == 0, draft.err
 
 
 def test_options_of_another_training(refused: Callable[..., str]) -> None:
@@ -151,7 +172,9 @@ def test_options_of_another_training(refused: Callable[..., str]) -> None:
 
 def test_numbers_that_cannot_be(refused: Callable[..., str]) -> None:
     assert "--tokens must be at least 1000, not 5" in refused("train", "heads", "--tokens", 5)
-    assert "--epochs must be a number above 0, not nan" in refused("train", "heads", "--epochs", "nan")
+    for what, epochs in (("heads", "nan"), ("draft", "0.0"), ("heads", "1000000000.0")):
+        says = f"--epochs must be a number above 0 and below 1000000, not {epochs}"
+        assert says in refused("train", what, "--epochs", epochs)
     assert "--vocabulary must be at least 16, not 2" in refused("train", "draft", "--vocabulary", 2)
     assert "--layers must be from 2 to 6, not 7" in refused("train", "draft", "--layers", 7)
     assert "--kind must be recurrent or medusa" in refused("train", "heads", "--kind", "x")
@@ -173,3 +196,58 @@ def test_ctrl_c_while_answering(ask: Ask, tiny: Path, tmp_path: Path, monkeypatc
     answer = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", *SMALL, *MACHINE)
     assert answer.status == 130
     assert "note: stopped; the same command with --resume goes on after the last answers on disk" in answer.err
+    again = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", *SMALL, *MACHINE)
+    assert again.status == 2
+    assert "holds a training that was begun: go on with --resume, or name another --out" in again.err
+    monkeypatch.undo()  # the options that were named hold, and it is not said that there was nothing
+    monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("foredraft.training.collect.QUICK", FEW)
+    going = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", "--resume", "--json", *MACHINE)
+    assert going.status == 0, going.err
+    assert "nothing was begun" not in going.err
+    assert going.document["tokens"] < 1100
+
+
+@pytest.mark.parametrize("what", ["heads", "draft"])
+def test_a_folder_of_the_users_own_is_no_cache(ask: Ask, tiny: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / "file").write_text("")
+    more = ("--layers", 2) if what == "draft" else ()
+    found = ask("train", what, "--model", tiny, "--out", tmp_path / "file" / "below", *more, *SMALL, *MACHINE)
+    assert found.status == 2
+    assert f"cannot write under {tmp_path / 'file' / 'below'}: not a directory; choose another folder\n" in found.err
+
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "heads": {name: getattr(HeadsPlan(), name) for name in (*COMMON, "kind")},
+        "draft": {name: getattr(DraftPlan(), name) for name in (*COMMON, "layers")},
+        "layers": {"tokens": LayerPlan().tokens, "minutes": LayerPlan().minutes},
+    }
+)
+
+
+@pytest.mark.parametrize("what", DEFAULTS)
+@pytest.mark.parametrize("words", [("--help",), ("--threads", "1", "-h")])
+def test_each_tells_its_own_options_and_defaults(ask: Ask, what: str, words: tuple[str, ...]) -> None:
+    shown = ask("train", what, *words)
+    assert (shown.status, shown.err) == (0, "")
+    assert shown.out.startswith(f"usage: foredraft train {what} ")
+    told = set(re.findall(r"^  --([a-z]+)", shown.out, re.MULTILINE))
+    text = " ".join(shown.out.split())
+    for name, value in DEFAULTS[what].items():
+        assert name in told
+        number = value if isinstance(value, str) else f"{value:g}" if value < 1e6 else str(value)
+        found = re.search(rf"--{name} [A-Z]+ (.*?)(?= --| machine:)", text)
+        assert found is not None
+        assert re.search(rf"\(default {number}\b|\b{number} \(default\)", found[1]), name
+    others = {name for options in DEFAULTS.values() for name in options} - set(DEFAULTS[what])
+    assert not others & told
+    assert ("resume" in text) == (what != "layers")
+    assert ("recurrent (default) or medusa" in text) == (what == "heads")
+
+
+def test_help_without_a_what_tells_what_there_is(ask: Ask) -> None:
+    shown = ask("train", "--help")
+    assert shown.status == 0
+    assert "foredraft train heads --help" in shown.out
+    assert all(f"  {what} " in shown.out for what in DEFAULTS)

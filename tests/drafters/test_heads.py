@@ -518,7 +518,7 @@ def test_damaged_heads_without_others(
             assert str(path) in said
         assert "install foredraft again" in said
     (packaged / "tiny.safetensors").unlink()
-    with pytest.raises(WeightsError, match="train the heads or copy the file again$"):
+    with pytest.raises(WeightsError, match=r"train the heads or copy the file again$"):
         foredraft.load(tiny, drafter="heads", cache=tmp_path, threads=1)
     lm = foredraft.load(tiny, drafter="auto", cache=tmp_path, threads=1)
     assert f"drafter heads is left out: {kept} is truncated" in str(lm.generate("hello", max_tokens=3).notices)

@@ -154,6 +154,47 @@ def test_a_batch_depends_on_its_number_alone(host: Host, tmp_path: Path) -> None
     assert parts.tokens == whole.tokens
 
 
+def test_tokens_end_with_the_text_that_reaches_them(host: Host, tmp_path: Path) -> None:
+    """Whole texts, so at most one too many; all batches but the last are what they would have been."""
+    longer = collector_in(host, tmp_path / "longer")
+    for _ in range(4):
+        longer.batch(ignore)
+    for wanted in (longer.tokens // 2, longer.tokens // 2 + 7, longer.tokens // 3, 1):
+        folder = tmp_path / f"s{wanted}"
+        told: list[int] = []
+        collector = collector_in(host, folder, replace(PLAN, tokens=wanted))
+        while not collector.done:
+            collector.batch(lambda done, of: told.append(done))  # noqa: B023 - called in this turn
+        last = list(collector.shards.examples())[-1]
+        assert wanted <= collector.tokens < wanted + len(last.top) <= wanted + PLAN.longest
+        assert told[-1] == collector.tokens == sum(len(text.top) for text in collector.shards.examples())
+        assert told == sorted(told)
+        *before, _ = paths = sorted(folder.iterdir())
+        assert all(path.read_bytes() == (tmp_path / "longer" / path.name).read_bytes() for path in before)
+        again = collector_in(host, folder, replace(PLAN, tokens=wanted))
+        assert again.done
+        more = collector_in(host, folder, replace(PLAN, tokens=collector.tokens + 1))  # goes on behind them
+        more.batch(ignore)
+        assert sorted(folder.iterdir())[: len(paths)] == paths
+        assert more.tokens > collector.tokens
+
+
+def test_a_shard_that_was_deleted_is_made_again(host: Host, tmp_path: Path) -> None:
+    """Whichever it is: the others stay as they are, and nothing is there twice."""
+    collector = collector_in(host, tmp_path / "s")
+    for _ in range(3):
+        collector.batch(ignore)
+    before = {path: path.read_bytes() for path in (tmp_path / "s").iterdir()}
+    for path in before:
+        path.unlink()
+        again = collector_in(host, tmp_path / "s", replace(PLAN, tokens=collector.tokens))
+        assert not again.done
+        again.batch(ignore)
+        assert again.done
+        assert {path: path.read_bytes() for path in (tmp_path / "s").iterdir()} == before
+        assert sum(len(text.top) for text in again.shards.examples()) == collector.tokens
+
+
 def interrupting(most: int) -> Any:
     def tell(done: int, of: int) -> None:
         if done > most:

@@ -205,7 +205,9 @@ def test_plans(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     for named, said in (
         ({"tokens": 10}, "tokens must be at least 1000, not 10"), ({"epochs": float("nan")}, "epochs must be a number"),
-        ({"gigabytes": 0}, "gigabytes must be a number above 0, not 0"), ({"kind": "x"}, "kind must be one of"),
+        ({"gigabytes": 0}, "gigabytes must be a number above 0 and below 1000000, not 0"),
+        ({"epochs": 1e9}, "epochs must be a number above 0 and below 1000000, not 1000000000.0"),
+        ({"kind": "x"}, "kind must be one of"),
         ({"vocabulary": 3}, "vocabulary must be at least 16"), ({"longest": 1}, "longest must be at least 4, not 1"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=said):
@@ -233,9 +235,43 @@ def test_more_answers_keep_the_vocabulary(shop: Shop, tmp_path: Path) -> None:
     assert read_heads(made.path)[1].raw("vocabulary").tolist() == before
 
 
+def test_answers_that_are_there_are_taken_as_they_are(shop: Shop, tmp_path: Path) -> None:
+    """By whichever training comes second, unless it names a number; what it took is then its own plan."""
+    rest = {name: value for name, value in NAMED.items() if name != "tokens"}
+    for kind, folder in ((HeadsMaker, copied(shop, tmp_path / "a")), (DraftMaker, copied(shop, tmp_path / "b"))):
+        files = sorted((folder / "states").iterdir())
+        named = {**rest, "epochs": 0.2, **({"layers": 2} if kind is DraftMaker else {})}
+        maker: Any = kind(shop.host, folder, named, ignore)
+        assert not maker.begun
+        assert 1000 <= maker.work.taken == maker.plan.tokens == maker.work.plan.tokens < 1010
+        maker.make([], [])
+        assert sorted((folder / "states").iterdir()) == files
+        again: Any = kind(shop.host, folder, {"layers": 2} if kind is DraftMaker else {}, ignore)
+        assert again.begun
+        assert (again.plan.tokens, again.work.taken) == (maker.plan.tokens, 0)
+        more: Any = kind(shop.host, folder, {**named, "tokens": 1200}, ignore)
+        assert (more.plan.tokens, more.work.taken) == (1200, 0)
+    empty: Any = HeadsMaker(shop.host, tmp_path / "c", rest, ignore)
+    assert (empty.plan.tokens, empty.work.taken) == (HeadsPlan().tokens, 0)
+
+
+def test_what_is_refused_leaves_the_plan(shop: Shop, tmp_path: Path) -> None:
+    folder = copied(shop, tmp_path / "work")
+    (folder / "prompts").write_text("of others")
+    (folder / "plan.json").write_text(json.dumps(NAMED))
+    before = {path: path.read_bytes() for path in folder.glob("*.json")}
+    with pytest.raises(OptionError, match="were begun with other prompts"):
+        HeadsMaker(shop.host, folder, {"tokens": 50_000}, ignore).make(PROMPTS, [])
+    assert {path: path.read_bytes() for path in folder.glob("*.json")} == before
+    bare = replace(shop.host, tokenizer=None)
+    with pytest.raises(PromptError, match="there are no prompts"):
+        HeadsMaker(bare, tmp_path / "new", NAMED, ignore).make([], [])
+    assert not HeadsMaker(shop.host, tmp_path / "new", {}, ignore).begun
+
+
 def test_too_little_to_learn_from(shop: Shop, tmp_path: Path) -> None:
     maker = HeadsMaker(shop.host, tmp_path, {**NAMED, "gigabytes": 4e-6}, ignore)
-    with pytest.raises(PromptError, match=r"answers to . texts are too few to train on and to judge by"):
+    with pytest.raises(PromptError, match=r"answers to (1 text|[02-9] texts) are too few to train on and to judge by"):
         maker.make(PROMPTS, [])
     assert sum(path.stat().st_size for path in (tmp_path / "states").glob("*")) <= 4000
 

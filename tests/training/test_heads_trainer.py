@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from foredraft.errors import NumericalError, StorageError
 from foredraft.training import heads_state
@@ -94,6 +95,15 @@ def test_states_of_other_trainings(tmp_path: Path) -> None:
     other = HeadsTrainer(MODULES["recurrent"](), ends_of(), IDS[::-1].copy(), texts_of(), TrainPlan())
     with pytest.raises(StorageError, match="is the state of another training"):
         other.resume(path)
+    sound = load_file(path)
+    for name in ("optimiser.7.0.step", "optimiser.x", "optimiser.a.b.c"):
+        save_file({**sound, name: torch.zeros(1)}, path, {"progress": "{}"})
+        with pytest.raises(StorageError, match=f"{path} is not the state of a training: .*; delete it to begin anew"):
+            trainer_of().resume(path)
+    for progress in ('{"other": 1}', "[]"):
+        save_file(sound, path, {"progress": progress})
+        with pytest.raises(StorageError, match=f"{path} is not the state of a training: .*; delete it to begin anew"):
+            trainer_of().resume(path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(StorageError, match=r"cannot be read: .*; delete it to begin anew"):
         trainer_of().resume(path)
@@ -110,7 +120,7 @@ def test_a_disk_that_fills_up_leaves_the_last_state(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(heads_state, "save_file", half)
-    with pytest.raises(StorageError, match="no space left on device; free some space"):
+    with pytest.raises(StorageError, match=r"no space left on device; free some space or choose another folder$"):
         trainer.save(path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == before

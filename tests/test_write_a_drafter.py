@@ -37,7 +37,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_as_an_object(written: Path) -> None:
     drafter = importlib.import_module("bigram").Bigram()
     lm = foredraft.load(written, dtype="f64", drafter=drafter)
-    drafted = lm.generate("ab ab ab ab", max_tokens=40)
+    drafted = lm.generate("ab ab ab ab", max_tokens=40, draft_tokens=4)
     assert drafted.token_ids == lm.generate("ab ab ab ab", max_tokens=40, drafter="none").token_ids
     assert drafted.speculative.by_drafter["bigram"]["accepted"] > 0
 

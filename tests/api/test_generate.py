@@ -91,14 +91,15 @@ def test_a_draft_model_at_its_own_temperature_changes_no_greedy_text(lm: Languag
 def test_a_seed_gives_one_text_and_another_seed_another(lm: LanguageModel) -> None:
     texts = [lm.generate("abc", max_tokens=20, temperature=1.0, seed=seed).token_ids for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]
-    unseeded = lm.generate("abc", max_tokens=20, temperature=1.0)
+    drawn: Any = {"max_tokens": 20, "min_tokens": 20, "temperature": 1.0}  # two of that length are hardly ever the same
+    unseeded = lm.generate("abc", **drawn)
     assert unseeded.seed is None
-    assert unseeded.token_ids != lm.generate("abc", max_tokens=20, temperature=1.0).token_ids
+    assert unseeded.token_ids != lm.generate("abc", **drawn).token_ids
 
 
 def test_a_stream_says_what_generate_says(lm: LanguageModel) -> None:
-    whole = lm.generate(PROMPTS[0], max_tokens=30, drafter="lookup")
-    stream = lm.stream(PROMPTS[0], max_tokens=30, drafter="lookup")
+    whole = lm.generate(PROMPTS[0], max_tokens=30, drafter="lookup", draft_tokens=4)
+    stream = lm.stream(PROMPTS[0], max_tokens=30, drafter="lookup", draft_tokens=4)
     assert stream.result is None
     pieces = list(stream)
     assert stream.result is not None

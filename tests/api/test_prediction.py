@@ -143,7 +143,7 @@ def test_nobody_elses_prediction_is_proposed(tiny: Path, monkeypatch: pytest.Mon
         return seen
 
     monkeypatch.setattr(Suffix, "propose", propose)
-    lm = foredraft.load(tiny, dtype="f64")
+    lm = foredraft.load(tiny, dtype="f64", draft_tokens=15)
     secret = range(200, 216)
     prediction = [token for byte in range(64, 80) for token in (byte, *secret)]
     mine = lm.stream(PROMPT, max_tokens=30, prediction=prediction, cache_scope="mine", temperature=1.0, seed=1)

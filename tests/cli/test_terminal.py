@@ -118,7 +118,8 @@ def test_progress_on_a_pipe_is_a_line_a_stage() -> None:
     assert out.getvalue() == "foredraft: fetching x (10.0 MB)\nforedraft: converting\n"
 
 
-def test_progress_on_a_terminal_leaves_nothing_behind() -> None:
+def test_progress_on_a_terminal_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foredraft.cli.progress._MOMENT", 1e9)
     screen = Screen()
     progress = Progress(screen)
     progress.status("loading …")

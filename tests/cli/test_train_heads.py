@@ -41,7 +41,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def generated(ask: Ask, model: Path, *words: object) -> Any:
-    asked = ("generate", "abab", "--model", model, "--max-tokens", 20, *MACHINE, "--json")
+    asked = ("generate", "abab", "--model", model, "--max-tokens", 20, *MACHINE, "--draft-tokens", 3, "--json")
     return ask(*asked, *words).document
 
 

@@ -59,11 +59,11 @@ def medusa(tiny: Path) -> Path:
     return make_heads(tiny, tiny / "medusa" / "medusa.safetensors", kind="medusa", steps=4)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}],
-    ids=["native bf16", "native f32", "torch f64"],
-)
+MACHINES: Sequence[dict[str, Any]] = ({"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"})
+NAMES = ("native bf16", "native f32", "torch f64")
+
+
+@pytest.fixture(scope="module", params=MACHINES, ids=NAMES)
 def lm(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return foredraft.load(tiny, drafter="none", threads=1, cache=tmp_path_factory.mktemp("cache"), **request.param)
 
@@ -99,9 +99,12 @@ def test_the_text_is_the_targets(lm: LanguageModel, recurrent: Path, medusa: Pat
                     assert not any("no effect" in said or "NaN" in said for said in ours.notices)
 
 
-def test_of_a_draft_that_suffix_leaves_empty_heads_make_one(lm: LanguageModel, recurrent: Path) -> None:
-    joined = f"suffix+heads:{recurrent}"
-    result = lm.generate(PROMPTS[0], drafter=joined, draft_tokens=4, max_tokens=24, temperature=1.0, seed=2)
+@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
+def test_of_a_draft_that_suffix_leaves_empty_heads_make_one(
+    tiny: Path, recurrent: Path, tmp_path: Path, machine: dict[str, Any]
+) -> None:
+    lm = foredraft.load(tiny, drafter=f"suffix+heads:{recurrent}", threads=1, cache=tmp_path, **machine)
+    result = lm.generate(PROMPTS[0], draft_tokens=4, max_tokens=40)  # suffix has learnt nothing from other texts
     by = result.speculative.by_drafter
     assert by["suffix"]["rounds"] > 0
     assert 4 * by["heads"]["rounds"] >= by["heads"]["drafted"] > 3 * by["heads"]["rounds"]
@@ -390,12 +393,12 @@ def test_heads_that_answer_with_no_numbers_are_reported(
     path = make_heads(tiny, tiny / "broken" / f"{kind}.safetensors", infinite, kind=kind)
     for options in ({}, {"temperature": 1.0, "seed": 2}, {"repetition_penalty": 1.2}):
         plain = lm.generate("hello", max_tokens=9, **options)
-        drafted = lm.generate("hello", max_tokens=9, drafter=f"heads:{path}", **options)
+        drafted = lm.generate("hello", max_tokens=9, drafter=f"heads:{path}", draft_tokens=3, **options)
         assert drafted.choices[0].token_ids == plain.choices[0].token_ids
         assert drafted.speculative.drafted == 0
         assert any("the heads answered with NaN or infinite logits" in said for said in drafted.notices)
     good = make_heads(tiny, tiny / "broken" / f"good-{kind}.safetensors", kind=kind)
-    drafted = lm.generate("hello", max_tokens=9, drafter=f"heads:{good}")
+    drafted = lm.generate("hello", max_tokens=9, drafter=f"heads:{good}", draft_tokens=3)
     assert drafted.speculative.drafted > 0
     assert drafted.notices == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -105,13 +106,14 @@ def test_how_they_came_about_is_written_down(shop: Shop) -> None:
     assert sum(path.stat().st_size for path in states) <= HeadsMaker(shop.host, shop.folder, {}, ignore).work.bound([])
 
 
-def test_going_on_with_what_is_complete_makes_the_same(shop: Shop) -> None:
-    before = read_heads(shop.folder / "heads.safetensors")[1]
-    maker = HeadsMaker(shop.host, shop.folder, {}, ignore)  # what was named before is known
+def test_going_on_with_what_is_complete_makes_the_same(shop: Shop, tmp_path: Path) -> None:
+    folder = shutil.copytree(shop.folder, tmp_path / "work")
+    before = read_heads(folder / "heads.safetensors")[1]
+    maker = HeadsMaker(shop.host, folder, {}, ignore)  # what was named before is known
     assert maker.begun
     assert (maker.plan.tokens, maker.plan.vocabulary) == (1000, 64)
     maker.make(PROMPTS, [])
-    after = read_heads(shop.folder / "heads.safetensors")[1]
+    after = read_heads(folder / "heads.safetensors")[1]
     assert all(np.array_equal(before.raw(name), after.raw(name)) for name in before.names())
 
 
@@ -281,13 +283,14 @@ def test_models_that_nothing_is_trained_for(shop: Shop, tmp_path: Path) -> None:
         HeadsMaker(replace(shop.host, folder=None), tmp_path, NAMED, ignore)
 
 
-def test_a_draft_model_is_made_of_the_same_answers(shop: Shop) -> None:
-    files = sorted((shop.folder / "states").iterdir())
-    maker = DraftMaker(shop.host, shop.folder, {**NAMED, "layers": 2}, ignore)
+def test_a_draft_model_is_made_of_the_same_answers(shop: Shop, tmp_path: Path) -> None:
+    folder = shutil.copytree(shop.folder, tmp_path / "work")
+    files = sorted((folder / "states").iterdir())
+    maker = DraftMaker(shop.host, folder, {**NAMED, "layers": 2}, ignore)
     assert not maker.begun
     made = maker.make(PROMPTS, ["argv"])
-    assert sorted((shop.folder / "states").iterdir()) == files
-    assert made.path == shop.folder / "draft-2"
+    assert sorted((folder / "states").iterdir()) == files
+    assert made.path == folder / "draft-2"
     described = json.loads((made.path / "draft_vocabulary.json").read_text())
     assert described["target"]["digest"] == maker.work.digest
     assert len(described["vocabulary"]) == 64
@@ -296,13 +299,13 @@ def test_a_draft_model_is_made_of_the_same_answers(shop: Shop) -> None:
     for options in ({}, {"native_tier": "off"}):
         told = same_text(shop, f"model:{made.path}", **options)
         assert told.drafted > 0
-    again = DraftMaker(shop.host, shop.folder, {"layers": 2}, ignore)
+    again = DraftMaker(shop.host, folder, {"layers": 2}, ignore)
     assert again.begun
     before = (made.path / "model.safetensors").read_bytes()
     assert again.make(PROMPTS, []).path == made.path
     assert (made.path / "model.safetensors").read_bytes() == before
     with pytest.raises(DrafterError, match="a draft of 3 layers is no smaller than a model of 3"):
-        DraftMaker(shop.host, shop.folder, {**NAMED, "layers": 3}, ignore)
+        DraftMaker(shop.host, folder, {**NAMED, "layers": 3}, ignore)
 
 
 def test_other_prompts_in_the_middle_are_refused(shop: Shop, tmp_path: Path) -> None:

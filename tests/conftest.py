@@ -16,6 +16,14 @@ settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing of the user's, and nothing that an earlier run left: what a pass was found to cost, for one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Two threads that wait for each other cost more than a tiny model does."""
     before = torch.get_num_threads()

@@ -192,16 +192,15 @@ def test_ctrl_c_while_answering(ask: Ask, tiny: Path, tmp_path: Path, monkeypatc
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Collector, "batch", pressed)
-    answer = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", *SMALL, *MACHINE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "batch", pressed)
+        answer = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", *SMALL, *MACHINE)
     assert answer.status == 130
     assert "note: stopped; the same command with --resume goes on after the last answers on disk" in answer.err
     again = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", *SMALL, *MACHINE)
     assert again.status == 2
     assert "holds a training that was begun: go on with --resume, or name another --out" in again.err
-    monkeypatch.undo()  # the options that were named hold, and it is not said that there was nothing
-    monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("foredraft.training.collect.QUICK", FEW)
+    # the options that were named hold, and it is not said that there was nothing
     going = ask("train", "heads", "--model", tiny, "--out", tmp_path / "out", "--resume", "--json", *MACHINE)
     assert going.status == 0, going.err
     assert "nothing was begun" not in going.err

@@ -113,3 +113,15 @@ def test_the_planners_reasons_are_told(explain: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(AutoPlanner, "reasons", lambda self, sequence: f"told at {len(sequence)}")
     answer = explain("--color", "never")
     assert answer.out.count("because told at ") == len(explain("--json").document["rounds"])
+
+
+def test_a_reason_is_told_when_it_changes(explain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.planning.planner import AutoPlanner
+
+    monkeypatch.setattr(AutoPlanner, "reasons", lambda self, sequence: "late" if len(sequence) > 60 else "early")
+    lines = explain("--color", "never", "--drafter", "lookup").out.splitlines()
+    told = [line.strip() for line in lines if "because" in line]
+    assert told == ["because early", "because late"]
+    rounds = explain("--drafter", "lookup", "--json").document["rounds"]
+    assert {each["reason"] for each in rounds} == {"early", "late"}
+    assert all(each["reason"] for each in rounds)  # the document says it of every round

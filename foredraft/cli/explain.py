@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from foredraft.cli.names import as_options
 from foredraft.cli.parser import Once, Parser
 from foredraft.cli.prompts import read_prompt
 from foredraft.cli.recent import recent_text
-from foredraft.errors import PromptError, StorageError
+from foredraft.errors import OptionError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
@@ -108,11 +109,21 @@ def _traced(model: LanguageModel, prompt: str, options: Options, console: Consol
 
 
 def _place(name: str) -> Path:
-    """Return where the file goes. Raises StorageError where it cannot."""
+    """Return where the file goes. Raises OptionError for what names none, StorageError where it cannot be written."""
+    if name in ("", "-"):
+        raise OptionError(f"--html writes a file beside the answer on stdout: name one, not {name!r}")
     path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "lies in no folder that is there"
-        raise StorageError(f"--html: {name!r:.80} {what}: name a file")
+    try:
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a folder" if path.is_dir() else "lies in no folder that is there"
+            raise StorageError(f"--html: {name!r:.80} {what}: name a file")
+        if path.exists() and not path.is_file():
+            raise StorageError(f"--html: {name!r:.80} is not a regular file: name one")
+    except (OSError, ValueError) as fault:  # a name that no file can have, a folder that may not be read
+        why = getattr(fault, "strerror", None) or fault
+        raise StorageError(f"--html: {name!r:.80} cannot be written: {why}") from fault
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StorageError(f"--html: {name!r:.80} may not be written")
     return path
 
 

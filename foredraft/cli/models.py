@@ -16,7 +16,7 @@ from foredraft.cli.parser import Parser, nearest, one_of
 from foredraft.cli.progress import size_of
 from foredraft.errors import ModelNotFound, OptionError, StorageError
 from foredraft.models.identity import folder_identity
-from foredraft.models.json_text import parse_json
+from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.registry import DEFAULT_MODEL
 
 _ACTIONS = ("list", "fetch", "remove")
@@ -140,7 +140,7 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
 def _source(folder: Path) -> Any:
     """Return the record of where a model came from: ours has one, the hub's cache says it by its name."""
     try:
-        return parse_json((folder / "foredraft.json").read_text(encoding="utf-8"))["source"]
+        return parse_json(read_regular(folder / "foredraft.json"))["source"]
     except (OSError, ValueError, KeyError, TypeError):
         return {"kind": "hub"}
 

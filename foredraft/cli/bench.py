@@ -59,10 +59,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measure, and tell; every option and prompt is read before a model is loaded. Exits 1 where a drafter failed."""
-    from foredraft.measure.bench import Bench
+    from foredraft.measure.bench import Bench, check_plan
     from foredraft.measure.bench_report import BenchReport
 
     drafters, options = _drafters(args.drafters), _options(args)
+    lengths = tuple(sorted(set(args.lengths or LENGTHS)))
+    check_plan(lengths, options["max_tokens"])
     texts, tasks = _prompts(args, console)
     model = _load(args, console)
     if model.host.off is not None:
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         ids,
         tasks,
         drafters,
-        tuple(sorted(set(args.lengths or LENGTHS))),
+        lengths,
         options["max_tokens"],
         peers,
         lambda done, total: console.progress.count(done, total, "benchmarking"),

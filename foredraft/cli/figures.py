@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 _OFF: Final = "off: "
 _ON: Final = "on: "
 _COUNTED: Final = re.compile(r"guesses a pass$| acceptance ")
+_ENOUGH: Final = 16  # tokens; of fewer what happens once, at the first time, would be all that is seen
 _NEARLY: Final = 0.995  # below it a loss shows in two places behind the point only
 
 
 def parts_of(result: Result, *, fed: bool = False) -> list[str]:
     """Return one answer's statistics, tier and dtype last; ``fed`` adds how much of the prompt had to be read."""
-    parts = [_length(result), *_speed(result.timings.tokens_per_s, result.timings.speedup)]
+    decoded = result.completion_tokens - len(result.choices)
+    parts = [_length(result), *_speed(decoded, result.timings.tokens_per_s, result.timings.speedup)]
     parts += _speculation(result.drafter, _counts([result]), result.speculative.reason)
     parts += _predictions([result])
     if fed:
@@ -31,7 +33,7 @@ def parts_total(results: Sequence[Result]) -> list[str]:
     answers, failed = sum(len(r.choices) for r in results), sum(c.fault is not None for r in results for c in r.choices)
     notes = f" ({failed} with an error)" if failed else ""
     parts = [_many(answers, "answer") + notes, _many(counts["completion_tokens"], "token")]
-    parts += _speed(_tokens_per_s(results), _speedup(results))
+    parts += _speed(counts["completion_tokens"] - answers, _tokens_per_s(results), _speedup(results))
     parts += _speculation(last.drafter, counts, last.speculative.reason)
     parts += _predictions(results)
     return [*parts, f"{last.tier} {last.dtype}"]
@@ -100,10 +102,10 @@ def _predictions(results: Sequence[Result]) -> list[str]:
     return [f"prediction {accepted} of {accepted + rejected} accepted"] if accepted + rejected else []
 
 
-def _speed(tokens_per_s: float | None, speedup: float | None) -> list[str]:
-    """Return tokens a second, and how many times plain decoding that is where it is known what that gives here."""
+def _speed(decoded: int, tokens_per_s: float | None, speedup: float | None) -> list[str]:
+    """Return tokens a second, and how many times plain decoding that is: where that was measured here, and enough."""
     parts = [] if tokens_per_s is None else [f"{tokens_per_s:.1f} tokens/s"]
-    if speedup is not None:
+    if speedup is not None and decoded >= _ENOUGH:
         parts.append(f"{speedup:.{1 if speedup >= _NEARLY else 2}f}x plain")
     return parts
 

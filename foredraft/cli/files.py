@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from foredraft.errors import OptionError
-from foredraft.models.json_text import read_regular
+from foredraft.models.json_text import require_regular
 
 _HANDED_IN: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/(?:self|\d+)/fd/\d+")
 
@@ -20,20 +20,22 @@ def read_text(name: str, most: int | None = None) -> str:
     """
     if not name:
         raise ValueError("has no name")
+    path = Path(name)
     try:
-        if _HANDED_IN.fullmatch(name):
-            with Path(name).open("rb") as file:
-                data = file.read(-1 if most is None else most + 1)
-            if most is not None and len(data) > most:
-                raise ValueError(f"has more than {most} bytes")
-            return data.decode("utf-8-sig")
-        return read_regular(Path(name), most)
+        if not _HANDED_IN.fullmatch(name):
+            require_regular(path)
+        with path.open("rb") as file:
+            data = file.read(-1 if most is None else most + 1)
+        if most is not None and len(data) > most:
+            raise ValueError(f"has more than {most} bytes")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8 text") from None
     except UnicodeEncodeError:
         raise ValueError("is no name of a file") from None
     except ValueError as fault:
-        raise ValueError(str(fault).removeprefix("it ")) from None
+        way = ": give a pipe as /dev/stdin" if path.is_fifo() else ""
+        raise ValueError(f"{str(fault).removeprefix('it ')}{way}") from None
 
 
 def read_schema(word: str) -> str:

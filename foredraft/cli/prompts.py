@@ -42,6 +42,7 @@ def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[L
     Raises PromptError, which names a bad line.
     """
     text = _read_stdin(stdin) if name == "-" else _read_file(name)
+    name = "stdin" if name == "-" else name
     lines = [
         _line(i, line, f"{name}, line {i}", predictions)
         for i, line in enumerate(text.split("\n"), start=1)

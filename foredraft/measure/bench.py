@@ -92,6 +92,15 @@ class PeerRuns:
     fault: str | None = None
 
 
+def check_plan(lengths: Sequence[int], max_tokens: int) -> None:
+    """Raise OptionError for answers without a second token, or a fixed length of no guesses."""
+    if max_tokens < 2:
+        raise OptionError(f"max_tokens must be at least 2 here, not {max_tokens}")
+    for length in lengths:
+        if length < 1:
+            raise OptionError(f"lengths must be at least 1, not {length}")
+
+
 @dataclass(slots=True)
 class Bench:
     """The runs of one benchmark. ``prompts`` are token ids, ``tasks`` [P] what each belongs to.
@@ -115,11 +124,7 @@ class Bench:
     _done: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 2:
-            raise OptionError(f"max_tokens must be at least 2 here, not {self.max_tokens}")
-        for length in self.lengths:
-            if length < 1:
-                raise OptionError(f"a length must be at least 1, not {length}")
+        check_plan(self.lengths, self.max_tokens)
         self.plain, self.oracle = Runs(PLAIN), Runs(KnownAnswer.name)
         self.arms = [Runs(name) for name in self.drafters]
         self.others = [PeerRuns(peer.name) for peer in self.peers]

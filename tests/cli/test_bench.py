@@ -147,7 +147,7 @@ def test_texts_that_differ_are_shown(bench: Any, tmp_path: Path, monkeypatch: py
         ("--drafters=", "--drafters names nobody: give drafters with commas between them, not ''"),
         ("--lengths=", "--lengths must be a whole number, not ''"),
         ("--drafters auto --drafters lookup", "--drafters is there twice: give one"),
-        ("--lengths 0", "a length must be at least 1, not 0"),
+        ("--lengths 0", "--lengths must be at least 1, not 0"),
         ("--lengths many", "--lengths must be a whole number, not 'many'"),
         ("--max-tokens 1", "--max-tokens must be at least 2 here, not 1"),
         ("--max-tokens 0", "--max-tokens must be a whole number of at least 1, not 0"),

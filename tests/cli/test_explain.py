@@ -85,6 +85,10 @@ def test_the_file(explain: Any, tmp_path: Path) -> None:
     [
         ("--html nowhere/trace.html", "--html: 'nowhere/trace.html' lies in no folder that is there: name a file"),
         ("--html .", "--html: '.' is a folder: name a file"),
+        ("--html -", "--html writes a file beside the answer on stdout: name one, not '-'"),
+        ("--html=", "--html writes a file beside the answer on stdout: name one, not ''"),
+        ("--html /dev/null", "--html: '/dev/null' is not a regular file: name one"),
+        (f"--html {'a' * 300}", "cannot be written: File name too long"),
         ("--html a.html --html b.html", "--html is there twice: give one"),
         ("--drafter luck", "unknown drafter 'luck'"),
         ("--max-tokens 0", "--max-tokens must be a whole number of at least 1, not 0"),

@@ -58,6 +58,13 @@ def test_what_was_never_measured_is_not_told() -> None:
     assert words.endswith("(50%) · native-avx512 bf16")
 
 
+def test_a_few_tokens_say_nothing_of_speed() -> None:
+    few = replace(result(ON), completion_tokens=16)
+    assert "x plain" not in " ".join(parts_of(few))
+    assert "x plain" in " ".join(parts_of(replace(few, completion_tokens=17)))
+    assert "x plain" in " ".join(parts_total([replace(few, completion_tokens=9)] * 2))
+
+
 def test_many_answers_have_the_speed_up_of_their_totals() -> None:
     # 3 s that plain decoding would have spent 1 * 3 + 2 * 1.5 s on
     both = parts_total([result(ON, speedup=3.0, seconds=1.0), result(ON, speedup=1.5)])

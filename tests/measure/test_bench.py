@@ -224,7 +224,7 @@ def test_nothing_to_time() -> None:
         Bench(Brief(), [[1]], ["x"], ("good",), (2,), 40).run()
 
 
-@pytest.mark.parametrize(("lengths", "tokens", "words"), [((0,), 9, "a length must be"), ((1,), 1, "max_tokens must")])
+@pytest.mark.parametrize(("lengths", "tokens", "words"), [((0,), 9, "lengths must be"), ((1,), 1, "max_tokens must")])
 def test_bad_plans(lengths: tuple[int, ...], tokens: int, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         Bench(Toy(), [[1]], ["x"], ("good",), lengths, tokens)

@@ -121,7 +121,7 @@ def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> li
     if words.startswith(_ON):
         # how many guesses there were and how they fared stands in the parts before
         told = [clause for clause in words.removeprefix(_ON).split(", ") if not _COUNTED.search(clause)]
-        parts += [", ".join(told)] if told else []
+        parts += [", ".join(told).removesuffix(" here")] if told else []
     return parts
 
 

@@ -36,6 +36,7 @@ _NAME: Final = 30
 _PROMPTS: Final = 4  # of the bundled questions
 _TOKENS: Final = 48
 _WIDTH: Final = 80
+_ROWS: Final = 64  # of the largest batch that is told of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -140,6 +141,8 @@ def lines(found: Roofline) -> list[str]:
     told += ["", *_rates(found)]
     if found.repeats is not None:
         told.append(f"the same pass again and again: median {found.repeats.spread:.2f} times the least")
+    if table.rows[-1] < _ROWS:
+        told.append(f"passes of more than {table.rows[-1]} rows were not timed: what follows goes on from there")
     told += ["", "Speed-up expected by acceptance, at the best draft length, and the batch where it stops", ""]
     told.append(f"{'acceptance':<30}{'ms a guess':>12}{'length':>8}{'speed-up':>10}  stops at a batch of")
     document = found.document()

@@ -37,7 +37,7 @@ def line(*words: Any, **more: Any) -> str:
 def test_a_planned_answer_says_how_much_faster_and_at_what_price() -> None:
     assert line(ON) == (
         "128 tokens (limit) · 63.5 tokens/s · 1.9x plain · 2.12 a pass · suffix+heads 60 of 120 accepted (50%)"
-        " · verifying a guess costs 4 % of a token here · native-avx512 bf16"
+        " · verifying a guess costs 4 % of a token · native-avx512 bf16"
     )
 
 
@@ -84,6 +84,6 @@ def test_it_fits_a_terminal_and_is_one_line_elsewhere(
     for stream in (screen, file):
         Console(io.StringIO(), io.StringIO(), stream, {"NO_COLOR": "1"}).remark_parts(parts_of(given))
     lines = screen.getvalue().splitlines()
-    assert len(lines) <= 3
+    assert len(lines) <= (3 if width == 80 else 2)
     assert max(map(columns, lines)) <= width
     assert file.getvalue().splitlines() == [" · ".join(lines)] == [" · ".join(parts_of(given))]

@@ -58,9 +58,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Measure, and tell; every option and prompt is read before a model is loaded. Exits 1 where a drafter failed."""
+    """Measure, and tell; every option and prompt is read before a model is loaded. Exits 1 where a drafter failed.
+
+    What Ctrl-C ends is told as far as whole prompts came.
+    """
     from foredraft.measure.bench import Bench, check_plan
-    from foredraft.measure.bench_report import BenchReport
 
     drafters, options = _drafters(args.drafters), _options(args)
     lengths = tuple(sorted(set(args.lengths or LENGTHS)))
@@ -81,18 +83,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
         peers,
         lambda done, total: console.progress.count(done, total, "benchmarking"),
     )
-    bench.run()
+    try:
+        bench.run()
+    except BaseException:
+        if bench.timed:
+            _report(_about(model, bench, options), bench, absent, args, console)
+        raise
+    _report(_about(model, bench, options), bench, absent, args, console)
+    return _FAILED if any(runs.fault is not None for runs in bench.arms) else 0
+
+
+def _report(
+    about: dict[str, Any], bench: Bench, absent: dict[str, str], args: argparse.Namespace, console: Console
+) -> None:
+    from foredraft.measure.bench_report import BenchReport
+
     console.progress.close()
-    document = {**_about(model, bench, options), **BenchReport(bench).to_dict()}
+    document = {**about, **BenchReport(bench).to_dict()}
     document["peers"] += [_absent(name, why) for name, why in absent.items()]
     if args.json:
         console.print(json.dumps(document))
-    else:
-        tell(document, console)
-        console.remark(
-            "oracle: percent of what drafting the known answer gains; best fixed: of the best draft length, in ()"
-        )
-    return _FAILED if any(each["fault"] is not None for each in document["drafters"]) else 0
+        return
+    tell(document, console)
+    console.remark(
+        "oracle: percent of what drafting the known answer gains; best fixed: of the best draft length, in ()"
+    )
 
 
 class Subject:
@@ -217,7 +232,7 @@ def _about(model: LanguageModel, bench: Bench, options: Options) -> dict[str, An
         "system_fingerprint": host.fingerprint,
         "tier": host.tier,
         "dtype": host.dtype,
-        "prompts": len(bench.prompts),
+        "prompts": len(bench.plain.answers),
         "max_tokens": bench.max_tokens,
         "temperature": options.get("temperature", 0.0),
         "seed": options.get("seed"),

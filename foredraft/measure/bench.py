@@ -132,15 +132,34 @@ class Bench:
     def run(self) -> None:
         """Run everything, or what there is to run until no drafter and no peer is left to compare with plain decoding.
 
-        Raises what breaks plain decoding itself; a drafter or a peer that fails is left out from there on.
+        Raises what breaks plain decoding itself; a drafter or a peer that fails is left out from there on. What ends it
+        early, Ctrl-C too, leaves the prompts before it whole.
         """
         self._warm()
         for prompt in range(len(self.prompts)):
             if None not in [runs.fault for runs in self.arms] + [runs.fault for runs in self.others]:
                 return
-            self._prompt(prompt)
-        if not any(each.rounds for runs in self.plain.answers for each in runs):
+            try:
+                self._prompt(prompt)
+            except BaseException:
+                self._forget(prompt)
+                raise
+        if not self.timed:
             raise OptionError("no answer had a second token, so there was nothing to time: take other prompts")
+
+    @property
+    def timed(self) -> bool:
+        """Whether plain decoding was timed, so that there is something to report."""
+        return any(each.rounds for runs in self.plain.answers for each in runs)
+
+    def _forget(self, prompt: int) -> None:
+        """Forget what there is of a prompt that was begun, for its runs are no palindrome."""
+        for runs in (self.plain, self.oracle, *self.arms):
+            del runs.answers[prompt:]
+            for found in runs.lengths.values():
+                del found[prompt:]
+        for others in self.others:
+            del others.answers[prompt:]
 
     def _warm(self) -> None:
         """Ask everybody once: what happens only at the first time is no cost of decoding."""

@@ -223,6 +223,23 @@ def test_ctrl_c_is_no_fault_of_a_drafter(bench: Any, tmp_path: Path) -> None:
     assert bench("--drafters", "own_bench:Own,lookup").status == 130
 
 
+def test_ctrl_c_keeps_the_prompts_that_were_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.cli import bench as verb
+
+    whole = verb.Subject.answer
+
+    def answer(self: Any, prompt: int, drafter: Any, draft_tokens: int | None = None) -> Any:
+        if prompt == 2:
+            raise KeyboardInterrupt
+        return whole(self, prompt, drafter, draft_tokens)
+
+    monkeypatch.setattr(verb.Subject, "answer", answer)
+    done = bench("--drafters", "lookup", "--lengths", "1", "--json")
+    assert (done.status, done.out.count("\n")) == (130, 1)
+    assert (done.document["prompts"], done.document["drafters"][0]["answers"]) == (2, 4)
+    assert "2 prompts · " in bench("--drafters", "lookup", "--lengths", "1").out
+
+
 def test_wide_names_stand_in_columns(bench: Any, questions: Path) -> None:
     lines = [
         {"prompt": "abab abab", "category": name} for name in ("書き換え", "翻訳の課題と長い名前", "😀 fun", "a\nb\x1b")

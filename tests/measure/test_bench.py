@@ -177,6 +177,21 @@ def test_what_breaks_plain_decoding_is_raised() -> None:
         bench_of(Fragile(breaks="none", at=3))
 
 
+@pytest.mark.parametrize("at", [4, 5])
+def test_what_ends_it_leaves_whole_prompts(at: int) -> None:
+    toy, peers = Fragile(breaks="good", at=at), [Other("whole")]
+    toy.fault = KeyboardInterrupt()  # type: ignore[assignment] - Ctrl-C in the second prompt
+    bench = Bench(toy, [[1]] * 3, ["even", "short", "short"], ("good",), (1,), 40, peers, calm=lambda seconds: None)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.timed
+    document = BenchReport(bench).to_dict()
+    (good,) = document["drafters"]
+    assert (good["prompts"], good["answers"], good["fault"]) == (1, 2, None)
+    assert good["speedup"] == pytest.approx(44 / 17)
+    assert document["peers"][0]["answers"] == 1
+
+
 def test_it_ends_where_nobody_is_left() -> None:
     toy = Fragile(at=3)
     bench = Bench(toy, [[1]] * 3, ["x"] * 3, ("bad",), (1,), 40)

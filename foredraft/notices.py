@@ -19,7 +19,8 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     ``copied`` is what became of a prediction, where there was one.
     """
     notices = []
-    if settings.seed is not None and settings.rule == "ratio" and not settings.sampling.greedy:
+    idle = drafters.off(settings, drafter) is not None
+    if settings.seed is not None and settings.rule == "ratio" and not (settings.sampling.greedy or idle):
         notices.append(
             "under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held; "
             "under coupled it does not"
@@ -27,7 +28,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     if settings.sampling.greedy:
         notices += _greedy(settings)
     unused = [name for name in ("prediction", "cache_scope") if getattr(settings, name) is not None]
-    if unused and drafters.off(settings, drafter) is not None:
+    if unused and idle:
         notices.append(f"{' and '.join(unused)} had no use: nothing was drafted")
     elif copied == Predicted(0, 0):
         notices.append("prediction had no use: no guess was copied from it")

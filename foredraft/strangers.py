@@ -16,6 +16,7 @@ from foredraft.retrieval.copier import Counts
 
 _METHODS: Final = ("begin", "propose", "observe", "end")
 _OWN: Final = "foredraft"
+_BROKE: Final = (Exception, SystemExit)  # a stranger's exit() ends no program of ours; Ctrl-C is nobody's fault
 
 
 def import_drafter(name: str) -> Drafter:
@@ -25,14 +26,14 @@ def import_drafter(name: str) -> Drafter:
         module = importlib.import_module(module_name)
     except ImportError as fault:
         raise DrafterError(f"drafter {name}: {fault}") from fault
-    except Exception as fault:  # a stranger's module may break in any way
+    except _BROKE as fault:  # a stranger's module may break in any way
         raise DrafterError(f"drafter {name}: importing {module_name} failed: {_cause(fault)}") from fault
     made = getattr(module, class_name, None)
     if made is None:
         raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
     try:
         drafter = made()
-    except Exception as fault:  # as above
+    except _BROKE as fault:  # as above
         raise DrafterError(f"drafter {name}: {class_name}() failed: {_cause(fault)}") from fault
     return guarded(drafter)
 
@@ -56,6 +57,15 @@ def check_drafter(drafter: Any) -> Drafter:
     if isinstance(drafter, type):
         raise DrafterError(f"drafter must be an object, not the class {drafter.__name__}: give {drafter.__name__}()")
     who = type(drafter).__name__
+    try:
+        return _speaking(drafter, who)
+    except DrafterError:
+        raise
+    except _BROKE as fault:  # a name or taps that are worked out, and break at it
+        raise DrafterError(f"{who} is not a drafter: looking at it failed: {_cause(fault)}") from fault
+
+
+def _speaking(drafter: Any, who: str) -> Drafter:
     missing = [part for part in ("name", "taps", *_METHODS) if not hasattr(drafter, part)]
     if missing:
         raise DrafterError(
@@ -92,7 +102,10 @@ class Stranger:
     @property
     def notice(self) -> str | None:
         """What it says of a slower path, if anything."""
-        said: str | None = getattr(self.drafter, "notice", None)
+        try:
+            said: str | None = getattr(self.drafter, "notice", None)
+        except _BROKE as fault:
+            raise DrafterError(f"drafter {self.name}: notice failed: {_cause(fault)}") from fault
         return said
 
     def begin(self, sequence: Text) -> None:
@@ -122,7 +135,7 @@ class Stranger:
     def _ask(self, method: str, sequences: Sequence[Text], *arguments: Any) -> Any:
         try:
             return getattr(self.drafter, method)(*arguments)
-        except Exception as fault:  # as above
+        except _BROKE as fault:  # as above
             self._broken.update(sequences)
             if isinstance(fault, DrafterError):
                 raise
@@ -142,7 +155,7 @@ class CopyingStranger(Stranger):
         return counts
 
 
-def _cause(fault: Exception) -> str:
+def _cause(fault: BaseException) -> str:
     """Return what went wrong in one line, with its kind."""
     words = " ".join(str(fault).split())
     return f"{type(fault).__name__}: {words:.200}" if words else type(fault).__name__

@@ -13,7 +13,7 @@ from foredraft.cli.console import Console
 from foredraft.cli.loading import find_own_classes, load_model, token_ids
 from foredraft.cli.parser import Once, Parser, number, whole, wholes
 from foredraft.cli.prompts import read_lines
-from foredraft.errors import OptionError
+from foredraft.errors import DrafterError, OptionError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
@@ -31,7 +31,9 @@ examples:
 
 Every drafter runs interleaved with plain decoding (plain, drafter, drafter, plain), and its texts are compared with
 plain ones. oracle is a drafter that knows the answer; best is the fixed length that would have been fastest.
+Exit status 0 if every drafter ran, 1 if one failed: its row says why, and the others have theirs.
 """
+_FAILED: Final = 1
 MAX_TOKENS: Final = 128
 LENGTHS: Final = (1, 2, 4, 8)
 
@@ -56,11 +58,15 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Measure, and tell; every option and prompt is read before a model is loaded."""
-    from foredraft.measure.bench import Bench
-    from foredraft.measure.bench_report import BenchReport
+    """Measure, and tell; every option and prompt is read before a model is loaded. Exits 1 where a drafter failed.
+
+    What Ctrl-C ends is told as far as whole prompts came.
+    """
+    from foredraft.measure.bench import Bench, check_plan
 
     drafters, options = _drafters(args.drafters), _options(args)
+    lengths = tuple(sorted(set(args.lengths or LENGTHS)))
+    check_plan(lengths, options["max_tokens"])
     texts, tasks = _prompts(args, console)
     model = _load(args, console)
     if model.host.off is not None:
@@ -72,23 +78,36 @@ def run(args: argparse.Namespace, console: Console) -> int:
         ids,
         tasks,
         drafters,
-        tuple(sorted(set(args.lengths or LENGTHS))),
+        lengths,
         options["max_tokens"],
         peers,
         lambda done, total: console.progress.count(done, total, "benchmarking"),
     )
-    bench.run()
+    try:
+        bench.run()
+    except BaseException:
+        if bench.timed:
+            _report(_about(model, bench, options), bench, absent, args, console)
+        raise
+    _report(_about(model, bench, options), bench, absent, args, console)
+    return _FAILED if any(runs.fault is not None for runs in bench.arms) else 0
+
+
+def _report(
+    about: dict[str, Any], bench: Bench, absent: dict[str, str], args: argparse.Namespace, console: Console
+) -> None:
+    from foredraft.measure.bench_report import BenchReport
+
     console.progress.close()
-    document = {**_about(model, bench, options), **BenchReport(bench).to_dict()}
+    document = {**about, **BenchReport(bench).to_dict()}
     document["peers"] += [_absent(name, why) for name, why in absent.items()]
     if args.json:
         console.print(json.dumps(document))
-    else:
-        tell(document, console)
-        console.remark(
-            "oracle: percent of what drafting the known answer gains; best fixed: of the best draft length, in ()"
-        )
-    return 0
+        return
+    tell(document, console)
+    console.remark(
+        "oracle: percent of what drafting the known answer gains; best fixed: of the best draft length, in ()"
+    )
 
 
 class Subject:
@@ -101,12 +120,18 @@ class Subject:
         model.onlookers.append(self._look)
 
     def answer(self, prompt: int, drafter: str | Drafter, draft_tokens: int | None = None) -> Answered:
-        """Answer a prompt. Raises what generation does."""
+        """Answer a prompt. Raises what generation does, and DrafterError where a drafter was dropped on the way."""
         from foredraft.measure.bench import Answered
+        from foredraft.options import settle
+        from foredraft.planning.choose import Chooser
 
         length = "auto" if draft_tokens is None else draft_tokens
         asked: Options = {**self._options, "drafter": drafter, "draft_tokens": length}
+        drafting = self._model.drafter_of(settle(asked))
+        before = _faults(drafting)
         result = self._model.generate(self._prompts[prompt], **asked)
+        if isinstance(drafting, Chooser) and _faults(drafting) > before:  # the answer went on without it
+            raise DrafterError(drafting.notice or f"drafter {drafting.name} was dropped")
         return Answered(tuple(result.token_ids), tuple(self._watch.rounds))
 
     def replay(self, prompt: int, drafter: str, draft_tokens: int, answer: Sequence[int]) -> Sequence[Spent]:
@@ -130,9 +155,18 @@ class Subject:
         return self._watch
 
 
+def _faults(drafter: Drafter) -> int:
+    """Return how often the drafters that a planner chooses among broke so far."""
+    from foredraft.planning.choose import Chooser
+
+    return sum(source.faults for source in drafter.sources) if isinstance(drafter, Chooser) else 0
+
+
 def _drafters(named: str | None) -> tuple[str, ...]:
     from foredraft.drafting import check_names
 
+    if named is not None and not named.strip(" ,"):
+        raise OptionError(f"--drafters names nobody: give drafters with commas between them, not {named!r:.40}")
     names = tuple(dict.fromkeys(name.strip() for name in (named or "auto").split(",")))
     for name in names:
         check_names(name)
@@ -198,7 +232,7 @@ def _about(model: LanguageModel, bench: Bench, options: Options) -> dict[str, An
         "system_fingerprint": host.fingerprint,
         "tier": host.tier,
         "dtype": host.dtype,
-        "prompts": len(bench.prompts),
+        "prompts": len(bench.plain.answers),
         "max_tokens": bench.max_tokens,
         "temperature": options.get("temperature", 0.0),
         "seed": options.get("seed"),

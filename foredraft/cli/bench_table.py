@@ -1,11 +1,13 @@
-"""The table of a benchmark, 80 columns wide."""
+"""The table of a benchmark, 80 columns wide, whatever characters its names are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from foredraft.cli.columns import columns, cut, fit, wrapped
 from foredraft.cli.console import Console, harmless
+from foredraft.cli.names import as_options
 
 _TASK: Final = 14
 _WIDTH: Final = 80
@@ -39,9 +41,13 @@ def _heading(document: Figures) -> Iterator[str]:
 
 
 def _drafter(each: Figures, console: Console) -> Iterator[str]:
+    if each["fault"] is not None:
+        yield _painted(f"{_name(each['drafter'])} · failed", _BAD, console)
+        yield from wrapped(harmless(as_options(_flat(each["fault"]))).split(" "), " ", _WIDTH)
+        return
     same = each["identical"] == each["answers"]
     texts = f"texts identical to plain {each['identical']}/{each['answers']}"
-    yield f"{harmless(each['drafter'])} · {texts if same else _painted(texts, _BAD, console)}"
+    yield f"{_name(each['drafter'])} · {texts if same else _painted(texts, _BAD, console)}"
     head = f"{'task':<{_TASK}} {'n':>4} {'plain/s':>8} {'drafted/s':>9} {'a pass':>6} {'speed-up':>8} {'oracle':>14}"
     yield f"{head} {'best fixed':>10}"
     for row in each["tasks"]:
@@ -51,7 +57,6 @@ def _drafter(each: Figures, console: Console) -> Iterator[str]:
 
 
 def _row(name: str, row: Figures, console: Console) -> str:
-    name = name if len(name) <= _TASK else f"{name[: _TASK - 1]}…"
     times = f"{_times(row['speedup']):>8}"
     if row["speedup"] is not None and row["speedup"] >= _GAIN:
         times = _painted(times, _GOOD, console)
@@ -62,7 +67,7 @@ def _row(name: str, row: Figures, console: Console) -> str:
     plain, drafted = _rate(row["plain_tokens_per_s"]), _rate(row["tokens_per_s"])
     passes = f"{row['mean_tokens_per_pass']:.2f}"
     figures = f"{row['prompts']:>4} {plain:>8} {drafted:>9} {passes:>6} {times} {oracle:>14} {best:>10}"
-    return f"{harmless(name):<{_TASK}} {figures}"
+    return f"{fit(_name(name), _TASK)} {figures}"
 
 
 def _below(each: Figures) -> Iterator[str]:
@@ -73,15 +78,15 @@ def _below(each: Figures) -> Iterator[str]:
         yield f"of single prompts    {'  '.join(figures)}  (0, 10, 50, 90, 100 %)"
     if each["worst_task"] is not None:
         worst = next(row for row in each["tasks"] if row["task"] == each["worst_task"])
-        yield harmless(f"worst task           {each['worst_task']}, {_times(worst['speedup'])}")
+        yield f"worst task           {cut(_name(each['worst_task']), _WIDTH // 2)}, {_times(worst['speedup'])}"
     lengths = "  ".join(f"{row['draft_tokens']}: {_times(row['speedup'])}" for row in each["lengths"])
     yield f"fixed, in hindsight  {lengths}"
 
 
 def _peers(document: Figures) -> Iterator[str]:
-    first = f"of {document['drafters'][0]['drafter']}"
-    first = harmless(first if len(first) <= _FIRST else f"{first[: _FIRST - 1]}…")
-    yield f"{'peers':<30} {'tokens/s':>9} {'of plain':>9} {first:>{_FIRST}} {'same text':>10}"
+    first = cut(_name(f"of {document['drafters'][0]['drafter']}"), _FIRST)
+    first = " " * (_FIRST - columns(first)) + first
+    yield f"{'peers':<30} {'tokens/s':>9} {'of plain':>9} {first} {'same text':>10}"
     for each in document["peers"]:
         name = f"{each['peer']:<30}"
         if each["tokens_per_s"] is not None:
@@ -92,7 +97,16 @@ def _peers(document: Figures) -> Iterator[str]:
             )
             yield f"{name} {figures}"
         if each["fault"] is not None:
-            yield harmless(f"{name} {' '.join(each['fault'].split())}"[: 2 * _WIDTH])
+            yield cut(harmless(f"{name} {_flat(each['fault'])}"), 2 * _WIDTH)
+
+
+def _name(text: str) -> str:
+    """Return a name that somebody else gave on one line that cannot hurt a terminal."""
+    return harmless(_flat(text))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _times(figure: float | None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli import arguments
+from foredraft.cli.columns import columns, fit
 from foredraft.cli.console import Console
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.parser import Once, Parser, nearest, one_of
@@ -91,11 +91,11 @@ def _show(args: argparse.Namespace, folder: Path, console: Console) -> int:
         console.print("nothing is remembered: give --cache-scope to generate or chat, or import files")
     if good:
         bold = "\x1b[1m{}\x1b[0m" if console.coloured(console.stdout) else "{}"
-        width = max(5, *(_columns(header.scope) for _, header in good))
+        width = max(5, *(columns(header.scope) for _, header in good))
         names = f"{'Scope':<{width}}  {'tokens':>9}  {'texts':>6}  {'size':>7}  {'saved':<15}  tokenizer"
         console.print(bold.format(names))
         for entry, header in good:
-            name = header.scope + " " * (width - _columns(header.scope))
+            name = fit(header.scope, width)
             counts = f"{header.tokens:>9}  {header.documents:>6}  {size_of(entry.bytes):>7}"
             console.print(f"{name}  {counts}  {_ago(now - entry.saved):<15}  {header.tokenizer[:8]}")
     for entry in found:
@@ -105,13 +105,6 @@ def _show(args: argparse.Namespace, folder: Path, console: Console) -> int:
         many = "1 file was" if len(halves) == 1 else f"{len(halves)} files were"
         console.print(f"{many} left half written ({size_of(size)}): the next save or clear deletes what is left")
     return 0
-
-
-def _columns(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    return sum(
-        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
-    )
 
 
 def _facts(entry: Entry, now: float) -> dict[str, Any]:

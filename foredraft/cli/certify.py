@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli import arguments
+from foredraft.cli.columns import fit
 from foredraft.cli.console import Console, harmless
 from foredraft.cli.loading import find_own_classes, load_bare, machine_of, token_ids
 from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto
@@ -190,8 +191,8 @@ def _heading(certifier: Certifier, prompts: int) -> str:
 def _lines(check: Check, console: Console) -> Iterator[str]:
     """Yield the table's row of a check, then what there is to say of a failure."""
     mark = _painted("ok    " if check.ok else "FAILED", console, good=check.ok)
-    drafter = check.drafter if len(check.drafter) <= _DRAFTER else f"…{check.drafter[1 - _DRAFTER :]}"
-    yield f"{mark}  {check.name:<{_NAME}}  {harmless(drafter):<{_DRAFTER}}  {_figures(check)}".rstrip()
+    drafter = fit(harmless(check.drafter), _DRAFTER, tail=True)
+    yield f"{mark}  {check.name:<{_NAME}}  {drafter}  {_figures(check)}".rstrip()
     if check.note is not None:
         yield f"        {harmless(' '.join(check.note.split()))}"
     for d in check.divergences[:_SHOWN]:

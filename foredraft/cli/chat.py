@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -150,14 +150,14 @@ class _Chat:
                     if notice not in self._noticed:  # once is enough
                         self._noticed.add(notice)
                         self._console.say(as_options(notice))
-                self._remark(figures.line(result, fed=True))
+                self._remark(figures.parts_of(result, fed=True))
 
-    def _remark(self, statistics: str) -> None:
+    def _remark(self, statistics: Sequence[str]) -> None:
         pen, console = self._pen, self._console
         if pen is not None and pen.ink is not None and console.coloured(console.stderr) and not self._explained:
             console.legend(pen.ink.legend())
             self._explained = len(pen.ink.seen) > 2  # until the colours have been met
-        console.remark(statistics)
+        console.remark_parts(statistics)
 
     def _command(self, words: str) -> bool:
         name, _, rest = words.partition(" ")

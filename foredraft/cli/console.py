@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
+from foredraft.cli.columns import wrapped
 from foredraft.cli.progress import Progress
 
 COLOUR: Final = ("auto", "always", "never")
@@ -71,6 +72,12 @@ class Console:
     def say(self, message: str) -> None:
         """Tell the user something on stderr, on one line that cannot hurt a terminal."""
         self._note(harmless(" ".join(message.split())), "foredraft: {}\n")
+
+    def remark_parts(self, parts: Sequence[str]) -> None:
+        """Write what belongs on one line, as a remark; on more where a terminal is too narrow for it."""
+        told = [harmless(part) for part in parts]
+        for line in wrapped(told, " · ", self.width) if self.stderr.isatty() else [" · ".join(told)]:
+            self.remark(line)
 
     def remark(self, message: str) -> None:
         """Write a line of lesser weight on stderr: statistics, notes."""

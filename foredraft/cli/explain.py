@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from foredraft.cli import arguments, figures
+from foredraft.cli.columns import columns, cut
 from foredraft.cli.console import Console, harmless
 from foredraft.cli.ink import Ink, Pen
 from foredraft.cli.loading import load_model, with_generation_config
@@ -16,7 +18,7 @@ from foredraft.cli.names import as_options
 from foredraft.cli.parser import Once, Parser
 from foredraft.cli.prompts import read_prompt
 from foredraft.cli.recent import recent_text
-from foredraft.errors import PromptError, StorageError
+from foredraft.errors import OptionError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
@@ -38,7 +40,7 @@ not looked at.
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = 32  # columns before the guesses
 _WIDEST: Final = 120
-_UNSEEN: Final = 24  # characters of what was guessed in vain
+_UNSEEN: Final = 24  # columns of what was guessed in vain
 _CERTAIN: Final = "1="
 _FAINT: Final = "\x1b[2m{}\x1b[0m"
 _MOMENT: Final = 16  # rounds between two words about how far it is
@@ -107,11 +109,21 @@ def _traced(model: LanguageModel, prompt: str, options: Options, console: Consol
 
 
 def _place(name: str) -> Path:
-    """Return where the file goes. Raises StorageError where it cannot."""
+    """Return where the file goes. Raises OptionError for what names none, StorageError where it cannot be written."""
+    if name in ("", "-"):
+        raise OptionError(f"--html writes a file beside the answer on stdout: name one, not {name!r}")
     path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "lies in no folder that is there"
-        raise StorageError(f"--html: {name!r:.80} {what}: name a file")
+    try:
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a folder" if path.is_dir() else "lies in no folder that is there"
+            raise StorageError(f"--html: {name!r:.80} {what}: name a file")
+        if path.exists() and not path.is_file():
+            raise StorageError(f"--html: {name!r:.80} is not a regular file: name one")
+    except (OSError, ValueError) as fault:  # a name that no file can have, a folder that may not be read
+        why = getattr(fault, "strerror", None) or fault
+        raise StorageError(f"--html: {name!r:.80} cannot be written: {why}") from fault
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StorageError(f"--html: {name!r:.80} may not be written")
     return path
 
 
@@ -119,7 +131,7 @@ def _write(path: Path, prompt: str, result: Result, trace: Trace) -> None:
     from foredraft.measure.trace_html import page
 
     facts = [result.model, f"{result.tier} {result.dtype}", f"drafter {result.drafter}", _rule(result)]
-    facts.append(figures.line(result).rpartition(" · ")[0])
+    facts += figures.parts_of(result)[:-1]
     text = page("foredraft explain", prompt, facts, trace.rounds)
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -143,14 +155,16 @@ def _tell(result: Result, trace: Trace, console: Console) -> None:
         console.print(line)
     console.print()
     console.print(f"{'round':>5} {'at':>4} {'kept':>6} {'draft':>5} + {'pass':>4}  ms; guesses → what followed")
+    reason = ""
     for number, each in enumerate(trace.rounds):
         for line in _lines(number, each, pen.ink, console):
             console.print(line)
-        if each.reason:
+        if each.reason and each.reason != reason:
             console.print(" " * _GAP + _faint(harmless(f"because {each.reason}"), pen.ink))
+            reason = each.reason
     if pen.ink is not None and console.coloured(console.stderr):
         console.legend(pen.ink.legend())
-    console.remark(figures.line(result))
+    console.remark_parts(figures.parts_of(result))
 
 
 def _heights(rounds: Sequence[Traced], console: Console) -> Iterator[str]:
@@ -171,10 +185,10 @@ def _lines(number: int, each: Traced, ink: Ink | None, console: Console) -> Iter
     line = f"{number:>5} {each.position:>4} {kept:>6} {draft:>5} + {each.verify_ms:>4.0f}  "
     used = _GAP
     for word, plain in _words(each, ink):
-        if used + len(plain) > min(console.width, _WIDEST) and used > _GAP:
+        if used + columns(plain) > min(console.width, _WIDEST) and used > _GAP:
             yield line.rstrip()
             line, used = " " * _GAP, _GAP
-        line, used = f"{line}{word} ", used + len(plain) + 1
+        line, used = f"{line}{word} ", used + columns(plain) + 1
     yield line.rstrip()
 
 
@@ -194,7 +208,7 @@ def _words(each: Traced, ink: Ink | None) -> Iterator[tuple[str, str]]:
     if rest := [guess.text for guess in each.guesses if guess.fate == UNTESTED]:
         chain = all(guess.parent == i - 1 for i, guess in enumerate(each.guesses))
         words = harmless(_flat("".join(rest))) if chain else f"and {len(rest)} more"
-        words = words if len(words) <= _UNSEEN else f"{words[: _UNSEEN - 1]}…"
+        words = cut(words, _UNSEEN)
         yield _faint(words, ink), words
     for token in each.tokens[each.accepted :]:
         word = quoted(token.text)

@@ -1,37 +1,42 @@
-"""What an answer, or many, came to: the line on stderr and the totals of a document."""
+"""What an answer, or many, came to: the statistics on stderr, part by part, and the totals of a document."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from foredraft.result import Result
 
+_OFF: Final = "off: "
+_ON: Final = "on: "
+_COUNTED: Final = re.compile(r"guesses a pass$| acceptance ")
+_ENOUGH: Final = 16  # tokens; of fewer what happens once, at the first time, would be all that is seen
+_NEARLY: Final = 0.995  # below it a loss shows in two places behind the point only
 
-def line(result: Result, *, fed: bool = False) -> str:
-    """Return one answer's statistics; ``fed`` adds how much of the prompt had to be read."""
-    parts = [_length(result)]
-    if result.timings.tokens_per_s is not None:
-        parts.append(f"{result.timings.tokens_per_s:.1f} tokens/s")
+
+def parts_of(result: Result, *, fed: bool = False) -> list[str]:
+    """Return one answer's statistics, tier and dtype last; ``fed`` adds how much of the prompt had to be read."""
+    decoded = result.completion_tokens - len(result.choices)
+    parts = [_length(result), *_speed(decoded, result.timings.tokens_per_s, result.timings.speedup)]
     parts += _speculation(result.drafter, _counts([result]), result.speculative.reason)
     parts += _predictions([result])
     if fed:
         parts.append(f"{result.prompt_tokens - result.cached_tokens} of {result.prompt_tokens} prompt tokens read")
-    return " · ".join([*parts, f"{result.tier} {result.dtype}"])
+    return [*parts, f"{result.tier} {result.dtype}"]
 
 
-def lines_total(results: Sequence[Result]) -> str:
-    """Return the statistics of many answers."""
+def parts_total(results: Sequence[Result]) -> list[str]:
+    """Return the statistics of many answers; of the reasons the last one's."""
     counts, last = _counts(results), results[-1]
     answers, failed = sum(len(r.choices) for r in results), sum(c.fault is not None for r in results for c in r.choices)
     notes = f" ({failed} with an error)" if failed else ""
     parts = [many(answers, "answer") + notes, many(counts["completion_tokens"], "token")]
-    if (speed := _tokens_per_s(results)) is not None:
-        parts.append(f"{speed:.1f} tokens/s")
+    parts += _speed(counts["completion_tokens"] - answers, _tokens_per_s(results), _speedup(results))
     parts += _speculation(last.drafter, counts, last.speculative.reason)
     parts += _predictions(results)
-    return " · ".join([*parts, f"{last.tier} {last.dtype}"])
+    return [*parts, f"{last.tier} {last.dtype}"]
 
 
 def totals(results: Sequence[Result]) -> dict[str, Any]:
@@ -98,12 +103,27 @@ def _predictions(results: Sequence[Result]) -> list[str]:
     return [f"prediction {accepted} of {accepted + rejected} accepted"] if accepted + rejected else []
 
 
+def _speed(decoded: int, tokens_per_s: float | None, speedup: float | None) -> list[str]:
+    """Return tokens a second, and how many times plain decoding that is: where that was measured here, and enough."""
+    parts = [] if tokens_per_s is None else [f"{tokens_per_s:.1f} tokens/s"]
+    if speedup is not None and decoded >= _ENOUGH:
+        parts.append(f"{speedup:.{1 if speedup >= _NEARLY else 2}f}x plain")
+    return parts
+
+
 def _speculation(drafter: str, counts: dict[str, int], reason: str | None) -> list[str]:
-    if reason is not None and reason.startswith("off: "):
-        return [f"no guesses ({reason.removeprefix('off: ')})"]
+    """Return how guesses fared and what a planner went by; or why there were none, in its words."""
+    words = reason or ""
     drafted, accepted = counts["drafted"], counts["accepted"]
+    if words.startswith(_OFF) and not drafted:
+        return [words]
     rate = f" ({100 * _rate(counts):.0f}%)" if drafted else ""
-    return [f"{_per_pass(counts):.2f} a pass", f"{drafter} {accepted} of {drafted} accepted{rate}"]
+    parts = [f"{_per_pass(counts):.2f} a pass", f"{drafter} {accepted} of {drafted} accepted{rate}"]
+    if words.startswith(_ON):
+        # how many guesses there were and how they fared stands in the parts before
+        told = [clause for clause in words.removeprefix(_ON).split(", ") if not _COUNTED.search(clause)]
+        parts += [", ".join(told).removesuffix(" here")] if told else []
+    return parts
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:
@@ -129,3 +149,16 @@ def _tokens_per_s(results: Sequence[Result]) -> float | None:
     seconds = sum(r.timings.decode_s for r in results)
     decoded = sum(max(0, len(choice.token_ids) - 1) for r in results for choice in r.choices)
     return decoded / seconds if seconds > 0 else None
+
+
+def _speedup(results: Sequence[Result]) -> float | None:
+    """Return how many times plain decoding's speed many answers had; None where that is not known of each of them."""
+    seconds = plain = 0.0
+    for result in results:
+        if not result.timings.tokens_per_s:  # one that decoded nothing takes no time
+            continue
+        if result.timings.speedup is None:
+            return None
+        seconds += result.timings.decode_s
+        plain += result.timings.decode_s * result.timings.speedup
+    return plain / seconds if seconds > 0 else None

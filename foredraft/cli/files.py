@@ -1,10 +1,41 @@
-"""Option values that lie in files."""
+"""Texts and option values that lie in files."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 from foredraft.errors import OptionError
+from foredraft.models.json_text import require_regular
+
+_HANDED_IN: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/(?:self|\d+)/fd/\d+")
+
+
+def read_text(name: str, most: int | None = None) -> str:
+    """Return the UTF-8 text of a file of ``most`` bytes at most, a byte order mark left out.
+
+    What the shell has opened for us may be a pipe (/dev/stdin, or /dev/fd/N of a process substitution); any other pipe
+    or device is not opened, for it may never end. Raises OSError, and ValueError with what ends the sentence "it ...".
+    """
+    if not name:
+        raise ValueError("has no name")
+    path = Path(name)
+    try:
+        if not _HANDED_IN.fullmatch(name):
+            require_regular(path)
+        with path.open("rb") as file:
+            data = file.read(-1 if most is None else most + 1)
+        if most is not None and len(data) > most:
+            raise ValueError(f"has more than {most} bytes")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    except UnicodeEncodeError:
+        raise ValueError("is no name of a file") from None
+    except ValueError as fault:
+        way = ": give a pipe as /dev/stdin" if path.is_fifo() else ""
+        raise ValueError(f"{str(fault).removeprefix('it ')}{way}") from None
 
 
 def read_schema(word: str) -> str:
@@ -20,27 +51,23 @@ def read_schema(word: str) -> str:
         return word
     path = word.removeprefix("@")
     try:
-        with Path(path).open("rb") as file:
-            return file.read(SCHEMA_BYTES + 1).decode()
-    except UnicodeEncodeError as fault:
-        raise OptionError("json_schema is not UTF-8 text") from fault
+        return read_text(path, SCHEMA_BYTES)
     except FileNotFoundError as fault:
         raise OptionError(f"json_schema must be a JSON object or a file, and there is no file {path!r:.60}") from fault
-    except UnicodeDecodeError as fault:
-        raise OptionError(f"json_schema: {path} is not UTF-8 text") from fault
-    except (OSError, ValueError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) else fault
-        raise OptionError(f"json_schema: {path!r:.60} cannot be read: {reason}") from fault
+    except OSError as fault:
+        raise OptionError(f"json_schema: {path!r:.60} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise OptionError(f"json_schema: {path:.60} {fault}") from fault
 
 
 def read_prediction(name: str) -> str:
     """Return the text of a file as it stands. Raises OptionError."""
     try:
-        text = Path(name).read_text(encoding="utf-8-sig")
+        text = read_text(name)
     except OSError as fault:
         raise OptionError(f"--prediction: {name!r:.60} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:
-        raise OptionError(f"--prediction: {name!r:.60} is not UTF-8 text") from fault
+        raise OptionError(f"--prediction: {name!r:.60} {fault}") from fault
     if not text:
         raise OptionError(f"--prediction: {name!r:.60} is empty")
     return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
@@ -114,7 +115,7 @@ def _report(result: Result, pen: Pen | None, console: Console) -> None:
         console.print(json.dumps(result.to_dict()))
     for notice in result.notices:
         console.say(as_options(notice))
-    remarks(pen, figures.line(result), console)
+    remarks(pen, figures.parts_of(result), console)
 
 
 def write(stream: Stream, pen: Pen | None) -> None:
@@ -130,11 +131,11 @@ def write(stream: Stream, pen: Pen | None) -> None:
                     pen.end()
 
 
-def remarks(pen: Pen | None, statistics: str, console: Console) -> None:
+def remarks(pen: Pen | None, statistics: Sequence[str], console: Console) -> None:
     """Write on stderr what the colours meant and what the answers came to."""
     if pen is not None and pen.ink is not None and console.coloured(console.stderr):
         console.legend(pen.ink.legend())
-    console.remark(statistics)
+    console.remark_parts(statistics)
 
 
 class Many:
@@ -224,7 +225,7 @@ class Many:
         for notice in figures.notices(self._results):
             self._console.say(as_options(notice))
         if self._results:
-            remarks(self._pen, figures.lines_total(self._results), self._console)
+            remarks(self._pen, figures.parts_total(self._results), self._console)
 
 
 def _streams(model: LanguageModel, line: Line, **options: Unpack[Options]) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from foredraft.cli.console import Console
 from foredraft.cli.speculative_config import read as read_speculative_config
 from foredraft.errors import ModelError, OptionError, PromptError, StorageError
-from foredraft.models.json_text import parse_json
+from foredraft.models.json_text import parse_json, read_regular
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
@@ -148,7 +148,7 @@ def sampling_of(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        config = parse_json(read_regular(path))
     except OSError as fault:
         raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:

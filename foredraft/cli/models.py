@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.cli import arguments
-from foredraft.cli.console import Console
+from foredraft.cli.columns import columns, fit
+from foredraft.cli.console import Console, harmless
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.parser import Parser, nearest, one_of
 from foredraft.cli.progress import size_of
 from foredraft.errors import ModelNotFound, OptionError, StorageError
 from foredraft.models.identity import folder_identity
-from foredraft.models.json_text import parse_json
+from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.registry import DEFAULT_MODEL
 
 _ACTIONS = ("list", "fetch", "remove")
@@ -67,7 +68,10 @@ def _list(args: argparse.Namespace, console: Console) -> int:
     heading = "\x1b[1m{}\x1b[0m" if console.coloured(console.stdout) else "{}"
     console.print(heading.format("Here"))
     for entry in here:
-        console.print(f"  {entry['name']:<24}{size_of(entry['bytes']):>8}  {_short(Path(entry['folder']))}")
+        name = harmless(entry["name"])
+        console.print(
+            f"  {fit(name, max(24, columns(name)))}{size_of(entry['bytes']):>8}  {_short(Path(entry['folder']))}"
+        )
     if not here:
         console.print(f"  nothing yet; {DEFAULT_MODEL} is fetched when it is first asked for")
     names = {entry["name"] for entry in here}
@@ -136,7 +140,7 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
 def _source(folder: Path) -> Any:
     """Return the record of where a model came from: ours has one, the hub's cache says it by its name."""
     try:
-        return parse_json((folder / "foredraft.json").read_text(encoding="utf-8"))["source"]
+        return parse_json(read_regular(folder / "foredraft.json"))["source"]
     except (OSError, ValueError, KeyError, TypeError):
         return {"kind": "hub"}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TextIO
 
+from foredraft.cli.files import read_text
 from foredraft.errors import PromptError
 from foredraft.models.json_text import parse_json
 
@@ -42,6 +42,7 @@ def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[L
     Raises PromptError, which names a bad line.
     """
     text = _read_stdin(stdin) if name == "-" else _read_file(name)
+    name = "stdin" if name == "-" else name
     lines = [
         _line(i, line, f"{name}, line {i}", predictions)
         for i, line in enumerate(text.split("\n"), start=1)
@@ -96,8 +97,8 @@ def _read_stdin(stdin: TextIO) -> str:
 
 def _read_file(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
+        return read_text(name)
     except OSError as fault:
-        raise PromptError(f"{name or '@'} cannot be read: {fault.strerror}") from fault
+        raise PromptError(f"{name} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:
-        raise PromptError(f"{name} is not UTF-8 text") from fault
+        raise PromptError(f"{name or 'the file of prompts'} {fault}") from fault

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli import arguments
 from foredraft.cli.certify import load_drafts
-from foredraft.cli.console import Console
+from foredraft.cli.columns import fit, wrapped
+from foredraft.cli.console import Console, harmless
 from foredraft.cli.loading import find_own_classes, load_bare, token_ids
+from foredraft.cli.names import as_options
 from foredraft.cli.parser import Parser, whole
 from foredraft.cli.prompts import read_lines
-from foredraft.errors import OptionError, StorageError
+from foredraft.errors import ForedraftError, OptionError, StorageError
 
 if TYPE_CHECKING:
+    from foredraft.compose import Host
+    from foredraft.core.draft import Drafter
     from foredraft.measure.roofline import Roofline
 
 _EPILOG: Final = """\
@@ -23,10 +28,15 @@ examples:
   foredraft roofline
   foredraft roofline --drafter suffix --drafter model:PATH --out figures
 
-Measure on a machine that does nothing else. A figure needs matplotlib: pip install 'foredraft[plots]'.
+Measure on a machine that does nothing else; where others were at work, it says so. A figure needs matplotlib:
+pip install 'foredraft[plots]'. Exit status 0 if every drafter could be asked, 1 if one failed.
 """
+_FAILED: Final = 1
+_NAME: Final = 30
 _PROMPTS: Final = 4  # of the bundled questions
 _TOKENS: Final = 48
+_WIDTH: Final = 80
+_ROWS: Final = 64  # of the largest batch that is told of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -45,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measure, tell, and write; every option and prompt is read before a model is loaded."""
-    from foredraft.drafting import check_names, make_drafter
+    from foredraft.drafting import check_names
     from foredraft.measure.questions import QUESTIONS
     from foredraft.measure.roofline import measured
 
@@ -55,25 +65,68 @@ def run(args: argparse.Namespace, console: Console) -> int:
         find_own_classes(name)
     if args.tokens is not None and args.tokens < 2:
         raise OptionError(f"tokens must be at least 2, not {args.tokens}")
+    place = _place(args.out)
     prompts: tuple[str, ...] = QUESTIONS[:_PROMPTS]
     if args.prompts is not None:
         prompts = tuple(turn for line in read_lines(args.prompts, console.stdin) for turn in line.turns)
     host = load_bare(args, console)
     ids = token_ids(prompts, host, console)
-    load_draft = load_drafts(args, console)
-    drafters = [make_drafter(name, host, load_draft, None, None) for name in names if name != "none"]
+    drafters, faults = _made([name for name in names if name != "none"], host, load_drafts(args, console))
     console.progress.status("measuring …")
-    found = measured(host, drafters, ids, args.tokens or _TOKENS)
+    found = measured(host, drafters, ids, args.tokens or _TOKENS, faults)
     console.progress.close()
+    if found.busy:
+        console.say(busy(found))
     document = {"model": host.name, "tier": host.tier, "dtype": host.dtype, **found.document()}
     if not args.json:
         for line in lines(found):
             console.print(line)
-    if args.out is not None:
-        _write(Path(args.out), document, console)
+    if place is not None:
+        _write(place, document, console)
     if args.json:
         console.print(json.dumps(document))
-    return 0
+    return _FAILED if found.faults else 0
+
+
+def _place(name: str | None) -> Path | None:
+    """Return the folder for the files, refused now and not after measuring where they cannot be written."""
+    from foredraft.models.store import require_place
+
+    if name is None:
+        return None
+    if name in ("", "-"):
+        raise OptionError(f"--out must name a folder, not {name!r}")
+    folder = Path(name)
+    for file in ("roofline.json", "roofline.png"):
+        require_place(folder / file)
+    return folder
+
+
+def _made(
+    names: Sequence[str], host: Host, load_draft: Callable[[Any], Host]
+) -> tuple[dict[str, Drafter], dict[str, str]]:
+    """Return the drafters by name, and of those that cannot be made why not."""
+    from foredraft.drafting import make_drafter
+
+    drafters, faults = {}, {}
+    for name in names:
+        try:
+            drafters[name] = make_drafter(name, host, load_draft, None, None)
+        except ForedraftError as fault:
+            faults[name] = " ".join(str(fault).split())
+    return drafters, faults
+
+
+def busy(found: Roofline) -> str:
+    """Return the sentence that says that the machine did something else meanwhile."""
+    assert found.repeats is not None
+    passes = found.repeats.document()["passes"]
+    worst = max(passes, key=lambda each: float(each["median_ms"]) / float(each["least_ms"]))
+    return (
+        f"this machine was busy: the same pass of {worst['rows']} row{'' if worst['rows'] == 1 else 's'} took"
+        f" {worst['least_ms']:.3g} to {worst['most_ms']:.3g} ms, {worst['median_ms']:.3g} in the middle;"
+        " no figure here is to be relied on, measure again when it is idle"
+    )
 
 
 def lines(found: Roofline) -> list[str]:
@@ -85,9 +138,11 @@ def lines(found: Roofline) -> list[str]:
         f"{m:>7}{1e3 * s:>10.4g}{s / plain:>17.2f}{1e3 * s / m:>12.3g}"
         for m, s in zip(table.rows, table.seconds, strict=True)
     ]
-    if found.floor is not None:
-        share = f"{100 * found.floor / plain:.0f} % of a plain pass"
-        told.append(f"\nreading the weights once takes {1e3 * found.floor:.3g} ms, {share}")
+    told += ["", *_rates(found)]
+    if found.repeats is not None:
+        told.append(f"the same pass again and again: median {found.repeats.spread:.2f} times the least")
+    if table.rows[-1] < _ROWS:
+        told.append(f"passes of more than {table.rows[-1]} rows were not timed: what follows goes on from there")
     told += ["", "Speed-up expected by acceptance, at the best draft length, and the batch where it stops", ""]
     told.append(f"{'acceptance':<30}{'ms a guess':>12}{'length':>8}{'speed-up':>10}  stops at a batch of")
     document = found.document()
@@ -96,9 +151,25 @@ def lines(found: Roofline) -> list[str]:
         name = f"{curve['name']} here: {curve['acceptance']:.2f}" if own else curve["name"]
         cost = f"{curve['guess_ms']:.3f}" if own else "0"
         told.append(
-            f"{name:<30}{cost:>12}{curve['best_length']:>8}{curve['best_speedup']:>10.2f}"
+            f"{fit(harmless(name), _NAME)}{cost:>12}{curve['best_length']:>8}{curve['best_speedup']:>10.2f}"
             f"  {curve['stops_at_batch'] or 'more than 64'}"
         )
+    for name, why in found.faults.items():
+        told += wrapped(as_options(harmless(f"{name} failed: {why}")).split(" "), " ", _WIDTH)
+    return told
+
+
+def _rates(found: Roofline) -> list[str]:
+    """Return how fast weights are read and multiplied with, as far as that is known of the model."""
+    told, plain = [], found.table.bare(1)
+    if found.floor is not None:
+        speed = "" if found.read_gb_s is None else f": {found.read_gb_s:.1f} GB/s"
+        share = f"{100 * found.floor / plain:.0f} % of a plain pass"
+        told.append(f"reading the weights once takes {1e3 * found.floor:.3g} ms, {share}{speed}")
+    if found.pass_gb_s is not None:
+        told.append(f"a plain pass reads {found.pass_gb_s:.1f} GB/s and computes {found.gflop_s(1):.4g} GFLOP/s")
+        most = found.busiest
+        told.append(f"at most {found.gflop_s(most):.4g} GFLOP/s, in a pass of {most} row{'' if most == 1 else 's'}")
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foredraft.cli.columns import columns, fit
 from foredraft.cli.console import Console, harmless
 from foredraft.cli.ink import Pen
 from foredraft.cli.names import as_options
@@ -32,10 +33,10 @@ def tell_faults(result: Result, console: Console, where: str = "") -> bool:
 
 def write_logprobs(logprobs: list[TokenLogprob], console: Console) -> None:
     """Write a line a token: its log-probability, the token, and the likeliest ones at its place."""
-    width = max((len(_quoted(each)) for each in logprobs), default=0)
+    width = max((columns(_quoted(each)) for each in logprobs), default=0)
     for each in logprobs:
         tops = "   ".join(f"{_quoted(top)} {top.logprob:.3f}" for top in each.top_logprobs)
-        console.print(f"{each.logprob:9.3f}  {_quoted(each):{width}}  {tops}".rstrip())
+        console.print(f"{each.logprob:9.3f}  {fit(_quoted(each), width)}  {tops}".rstrip())
 
 
 def _quoted(each: TokenLogprob) -> str:

@@ -12,6 +12,10 @@ from foredraft.measure.bench import PLAIN, Answered, Bench, PeerRuns, Runs
 from foredraft.measure.rounds import RowCosts
 
 RESAMPLES: Final = 2000
+_FIGURES: Final = (
+    "plain_tokens_per_s", "tokens_per_s", "speedup", "mean_tokens_per_pass", "acceptance_rate", "oracle_speedup",
+    "percent_of_oracle", "best_fixed", "percent_of_best_fixed", "interval", "spread", "worst_task",
+)  # fmt: skip
 _QUANTILES: Final = {"least": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "most": 1.0}
 
 
@@ -44,11 +48,12 @@ class BenchReport:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         answers = (*bench.plain.answers, *bench.oracle.answers, *(each for arm in bench.arms for each in arm.answers))
-        self.costs = RowCosts(spent for runs in answers for each in runs for spent in each.rounds)
-        self._every = tuple(range(len(bench.prompts)))
+        rounds = [spent for runs in answers for each in runs for spent in each.rounds]
+        self.costs = RowCosts(rounds) if rounds else None  # none where every drafter broke before anything was timed
+        self._every = tuple(range(len(bench.plain.answers)))
         by_task: dict[str, list[int]] = {}
-        for prompt, task in enumerate(bench.tasks):
-            by_task.setdefault(task, []).append(prompt)
+        for prompt in self._every:
+            by_task.setdefault(bench.tasks[prompt], []).append(prompt)
         self.tasks: Mapping[str, Sequence[int]] = by_task if len(by_task) > 1 else {}
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +67,9 @@ class BenchReport:
                 "identical": self._identical(self.bench.oracle),
                 "answers": len(self._every),
             },
-            "round_costs": [
+            "round_costs": []
+            if self.costs is None
+            else [
                 {"rows": rows, "rounds": rounds, "seconds": self.costs(rows)}
                 for rows, rounds in self.costs.counts.items()
             ],
@@ -70,7 +77,10 @@ class BenchReport:
         }
 
     def drafter(self, runs: Runs) -> dict[str, Any]:
-        """Return what one drafter came to, over all prompts and by task."""
+        """Return what one drafter came to, over all prompts and by task; or why it came to nothing (``fault``)."""
+        if runs.fault is not None:
+            nothing = {"identical": 0, "answers": 0, "prompts": 0, **dict.fromkeys(_FIGURES)}
+            return {"drafter": runs.name, **nothing, "lengths": [], "tasks": [], "fault": runs.fault}
         tasks = [{"task": name, **self._part(runs, prompts)} for name, prompts in self.tasks.items()]
         timed = [task for task in tasks if task["speedup"] is not None]
         worst = min(timed, key=lambda task: float(task["speedup"]), default=None)
@@ -84,6 +94,7 @@ class BenchReport:
             "worst_task": None if worst is None else worst["task"],
             "lengths": [{"draft_tokens": n, **self._fixed(runs, n, self._every)} for n in (0, *self.bench.lengths)],
             "tasks": tasks,
+            "fault": None,
         }
 
     def _part(self, runs: Runs, prompts: Sequence[int]) -> dict[str, Any]:
@@ -113,6 +124,7 @@ class BenchReport:
         plain = _speed(self.bench.plain, prompts)
         if not length or runs.name == PLAIN:
             return {"speedup": plain.over(plain), "mean_tokens_per_pass": 1.0}
+        assert self.costs is not None  # who did not fail ran beside plain decoding, which was timed
         rounds = [spent for i in prompts for spent in runs.lengths[length][i]]
         priced = Speed(sum(s.tokens for s in rounds), sum(s.draft_s + self.costs(s.rows) for s in rounds))
         return {
@@ -156,7 +168,10 @@ class BenchReport:
             "identical": sum(each.tokens == known[i] for i, each in enumerate(peer.answers)),
             "tokens_per_s": speed.rate,
             "over_plain": speed.over(_speed(self.bench.plain, prompts)),
-            "over_drafters": {runs.name: speed.over(_speed(runs, prompts)) for runs in self.bench.arms},
+            "over_drafters": {
+                runs.name: None if runs.fault is not None else speed.over(_speed(runs, prompts))
+                for runs in self.bench.arms
+            },
             "fault": peer.fault,
         }
 

@@ -69,7 +69,7 @@ def find_peers(host: Host, model: str, threads: int | None, longest: int) -> tup
     for name, load in ((TRANSFORMERS, _transformers), (LLAMA_CPP, _llama_cpp)):
         try:
             found = load(host, model, threads, longest)
-        except Exception as fault:  # another library may break in any way
+        except (Exception, SystemExit) as fault:  # another library may break in any way
             found = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
         if isinstance(found, str):
             absent[name] = found

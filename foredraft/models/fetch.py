@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
-from foredraft.models.json_text import parse_json
+from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.registry import ALIASES, Alias, Wheel
 from foredraft.models.store import Dtype, Progress, building, refused, require_space
 
@@ -226,7 +226,7 @@ def _silent_bar() -> Any:
 
 def _called(record: Path) -> str:
     try:
-        source = parse_json(record.read_text(encoding="utf-8"))["source"]
+        source = parse_json(read_regular(record))["source"]
         return str(source.get("name") or Path(source["file"]).name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return record.parent.name

@@ -29,22 +29,30 @@ def parse_json(
     return found
 
 
-def read_regular(path: Path, most: int) -> str:
+def read_regular(path: Path, most: int | None = None) -> str:
     """Return the UTF-8 text of a regular file of ``most`` bytes at most, a byte order mark left out.
 
     A pipe or a device, which may never end, is not opened. Raises OSError, and ValueError with what is wrong in words.
     """
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):  # opening a folder says what is wrong
-        raise ValueError("it is not a regular file")
+    require_regular(path)
     with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        data = file.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most:
         raise ValueError(f"it has more than {most} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
+
+
+def require_regular(path: Path) -> None:
+    """Raise ValueError, in words, for a pipe or a device: to open it may wait for ever, to read it may never end.
+
+    A folder passes, for opening it says what is wrong. Raises OSError where there is nothing.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError("it is not a regular file")
 
 
 def _is_deeper(found: Any, levels: int) -> bool:

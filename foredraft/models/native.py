@@ -170,6 +170,10 @@ class NativeModel:
         check(library().fd_floor(self.handle, ctypes.byref(seconds)))
         return seconds.value
 
+    def weight_bytes(self) -> int:
+        """Return the bytes of the packed weights, all of which ``floor`` reads."""
+        return int(self._packed.nbytes)
+
     def working_bytes(self) -> int:
         """Return the scratch memory of a pass, beyond packed weights and slots."""
         return self._memory()[0]

@@ -13,6 +13,7 @@ from typing import Final
 
 from foredraft.errors import OptionError, StorageError
 from foredraft.models.grammar_source import is_text
+from foredraft.models.json_text import require_regular
 from foredraft.models.store import refused
 from foredraft.retrieval.cache_file import Header, Unusable, read_header
 
@@ -139,10 +140,13 @@ def _entry(path: Path) -> Entry:
 def look(path: Path) -> tuple[Header | None, str | None]:
     """Return a file's header, or what ends the sentence "it ..."."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return read_header(file.read(_BEGINNING)), None
     except Unusable as fault:
         return None, str(fault)
+    except ValueError:
+        return None, "is no regular file"
     except OSError as error:
         return None, f"cannot be read: {error.strerror}"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from foredraft.errors import OptionError, StorageError
+from foredraft.models.json_text import require_regular
 from foredraft.models.store import sync
 from foredraft.retrieval.cache_file import Document, Header, Unusable, read, read_header, write
 from foredraft.retrieval.documents import bounded, distinct, size
@@ -134,11 +135,14 @@ class Store:
 
     def _read(self, path: Path, scope: str) -> tuple[list[Document], Header | None]:
         try:
+            require_regular(path)
             data = path.read_bytes()
         except FileNotFoundError:
             return [], None
         except OSError as fault:
             raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
+        except ValueError as fault:
+            raise StorageError(f"{path} cannot be read: {fault}") from fault
         return read(data, scope, self._tokenizer, self._vocabulary), read_header(data)
 
 

@@ -157,13 +157,19 @@ def test_turns_and_texts_of_the_wrong_kind(lm: LanguageModel) -> None:
         lm.generate([{"role": "\udcff", "content": "x"}])
 
 
+BY_RATIO = (
+    "under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held; "
+    "under coupled it does not"
+)
+
+
 class Own:
     """A drafter that breaks where it is told to."""
 
     name = "own"
     taps: tuple[int, ...] = ()
 
-    def __init__(self, breaks: tuple[str, ...] = (), fault: Exception | None = None) -> None:
+    def __init__(self, breaks: tuple[str, ...] = (), fault: BaseException | None = None) -> None:
         self.breaks = breaks
         self.fault = fault or RuntimeError("two\nlines")
         self.ended = 0
@@ -228,6 +234,29 @@ def test_a_drafter_that_breaks_under_a_planner_is_dropped_and_the_answer_goes_on
     assert lm.generate("abab", max_tokens=9, drafter=drafter).notices == []
 
 
+@pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
+def test_a_drafter_that_exits_ends_no_program(lm: LanguageModel, method: str) -> None:
+    own = Own((method,), SystemExit(3))
+    with pytest.raises(DrafterError, match=rf"^drafter own: {method} failed: SystemExit: 3$"):
+        lm.generate("abab", max_tokens=9, drafter=own, draft_tokens=4)
+    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
+    result = lm.generate("abab", max_tokens=9, drafter=own)
+    assert result.text == lm.generate("abab", max_tokens=9, drafter="none").text
+    assert result.notices == [f"drafter own was dropped: {method} failed: SystemExit: 3"]
+    assert lm.host.target.slots.free == len(lm.host.target.slots)
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_ctrl_c_in_a_drafter_passes(lm: LanguageModel, method: str, planned: bool) -> None:
+    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))
+    length: Any = {} if planned else {"draft_tokens": 4}
+    with pytest.raises(KeyboardInterrupt):
+        lm.generate("abab", max_tokens=9, drafter=Own((method,), KeyboardInterrupt()), **length)
+    assert lm.generate("abab", max_tokens=9, drafter="lookup").notices == []
+    assert lm.host.target.slots.free == len(lm.host.target.slots)
+
+
 class Copier(Own):
     """A drafter of a user that copies from a prediction as well."""
 
@@ -259,9 +288,23 @@ class Mute(Own):
     propose = None  # type: ignore[assignment]
 
 
+class Brittle(Own):
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        raise SystemExit("no name")
+
+
+class Fragile(Own):
+    @property
+    def taps(self) -> tuple[int, ...]:  # type: ignore[override]
+        raise ValueError
+
+
 @pytest.mark.parametrize(
     ("drafter", "sentence"),
     [
+        (Brittle(), "^Brittle is not a drafter: looking at it failed: SystemExit: no name$"),
+        (Fragile(), "^Fragile is not a drafter: looking at it failed: ValueError$"),
         (Own, r"^drafter must be an object, not the class Own: give Own\(\)$"),
         (Unnamed(), "^Unnamed is not a drafter: its name must be text, not 5$"),
         (Deep(), "^Deep is not a drafter: its taps must be numbers of layers"),
@@ -290,6 +333,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("needy", "class Own:\n    def __init__(self, x): pass\n", r"Own\(\) failed: TypeError: .*argument"),
         ("failing", "class Own:\n    def __init__(self): 1 / 0\n", r"Own\(\) failed: ZeroDivisionError: division"),
         ("broken", "class Own\n", "importing broken failed: SyntaxError: "),
+        ("leaving", "import sys\nsys.exit('done')\n", "importing leaving failed: SystemExit: done$"),
+        ("exiting", "class Own:\n    def __init__(self): exit()\n", r"Own\(\) failed: SystemExit"),
         ("number", "Own = 5\n", r"Own\(\) failed: TypeError: 'int' object is not callable"),
     ],
 )
@@ -319,6 +364,11 @@ def test_a_class_that_cannot_be_made(lm: LanguageModel, modules: Path, name: str
             ["draft_tokens and draft_temperature had no effect: nothing is drafted"],
         ),
         ({"drafter": "lookup", "draft_tokens": 3}, []),
+        ({"drafter": "lookup", "seed": 1, "rule": "ratio", "temperature": 1.0}, [BY_RATIO]),
+        ({"drafter": "lookup", "seed": 1, "rule": "ratio", "temperature": 0.0}, []),
+        ({"drafter": "lookup", "seed": 1, "temperature": 1.0}, []),
+        ({"drafter": "lookup", "rule": "ratio", "temperature": 1.0}, []),
+        ({"seed": 1, "rule": "ratio", "temperature": 1.0}, []),  # nothing is drafted, so nothing depends on it
         (
             {"drafter": "lookup", "draft_temperature": 0.5},
             ["draft_temperature had no effect: drafter lookup does not draw by it"],
@@ -348,3 +398,13 @@ def test_special_tokens_have_their_names_beside_their_probabilities(lm: Language
     names = {256: "<s>", 257: "</s>", 258: "<|im_start|>", 259: "<|im_end|>"}
     told = [each for place in result.logprobs for each in place.top_logprobs]
     assert all(each.token == names[each.token_id] for each in told if each.token_id in names)
+
+
+def test_a_notice_that_breaks_is_the_drafters_fault(tiny: Path) -> None:
+    class Talking(Own):
+        @property
+        def notice(self) -> str:
+            raise KeyError("words")
+
+    with pytest.raises(DrafterError, match=r"^drafter own: notice failed: KeyError: 'words'$"):
+        foredraft.load(tiny, dtype="f32", drafter=Talking(), draft_tokens=2).slower_paths  # noqa: B018 - asked as the command line does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from foredraft.cli.prompts import read_lines
 from foredraft.cli.speculative_config import read
 from foredraft.drafters.lookup import Lookup
 from tests.models.checkpoints import make_checkpoint
@@ -112,7 +114,7 @@ def test_a_schema_file_that_is_none(refused: Any, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_bytes(b"\xff{}")
     assert refused("generate", "x", "--json-schema", "schema.json") == "--json-schema: schema.json is not UTF-8 text"
     (tmp_path / "schema.json").write_text('{"a": "' + "x" * 70_000 + '"}')
-    assert "are the limit" in refused("generate", "x", "--json-schema", "schema.json")
+    assert "schema.json has more than 65536 bytes" in refused("generate", "x", "--json-schema", "schema.json")
     (tmp_path / "schema.json").write_text("[1]")
     assert "must be a JSON object" in refused("generate", "x", "--json-schema", "schema.json")
 
@@ -349,3 +351,50 @@ def test_speculative_config_of_lookup(config: str, bounds: tuple[int, int]) -> N
 def test_speculative_config_of_suffix() -> None:
     assert read('{"method": "suffix", "num_speculative_tokens": 9}', None, None) == ("suffix", 9)
     assert read('{"model": "suffix"}', None, None) == ("suffix", None)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """A pipe that nobody writes to: whoever opened it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "generate @{}", "generate --prompts {}", "explain @{}", "bench --prompts {}", "roofline --prompts {}",
+        "certify --prompts {}", "generate x --prediction {}", "generate x --json-schema {}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("device", [False, True])
+def test_what_is_no_file_is_not_opened(refused: Any, pipe: Path, words: str, device: bool) -> None:
+    name = "/dev/zero" if device else "pipe"
+    said = refused(*words.format(name).split())
+    assert name in said
+    assert "is not a regular file" in said
+    assert said.endswith(": give a pipe as /dev/stdin") is not device
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="this system hands pipes in by other names")
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+def test_a_pipe_that_the_shell_hands_in_is_read(name: str) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b'{"prompt": "hello"}\n')
+        os.close(writing)
+        (line,) = read_lines(name.format(reading), io.StringIO())
+    finally:
+        os.close(reading)
+    assert line.turns == ("hello",)
+
+
+def test_files_without_a_name(refused: Any) -> None:
+    assert refused("generate", "--prompts", "") == "the file of prompts has no name"
+    assert refused("generate", "x", "--prediction", "") == "--prediction: '' has no name"
+
+
+def test_what_comes_through_stdin_is_called_so(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, said in (("", "stdin holds no prompts"), ("{", "stdin, line 1 is not JSON")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert refused("generate", "--prompts", "-").startswith(said)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from foredraft.cli.columns import columns
 from foredraft.measure import peers
 from tests.cli.conftest import Ask
 from tests.cli.test_certify import OWN
@@ -25,8 +26,16 @@ PART = {
     "oracle_speedup", "percent_of_oracle", "best_fixed", "percent_of_best_fixed",
 }  # fmt: skip
 DRAFTER = PART | {
-    "drafter", "identical", "answers", "interval", "spread", "worst_task", "lengths", "tasks",
+    "drafter", "identical", "answers", "interval", "spread", "worst_task", "lengths", "tasks", "fault",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def path_as_before() -> Iterator[None]:
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+    sys.modules.pop("own_bench", None)
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def test_the_document(bench: Any, tiny: Path, drawn: tuple[str, ...]) -> None:
     assert [each["drafter"] for each in document["drafters"]] == ["lookup", "none", f"suffix+model:{tiny}"]
     for each in document["drafters"]:
         assert set(each) == DRAFTER
-        assert (each["identical"], each["answers"], each["prompts"]) == (6, 6, 3)
+        assert (each["identical"], each["answers"], each["prompts"], each["fault"]) == (6, 6, 3, None)
         assert [row["draft_tokens"] for row in each["lengths"]] == [0, 1, 2]
         assert [(row["task"], row["prompts"]) for row in each["tasks"]] == [("copy", 2), ("talk", 1)]
         assert all(set(row) == PART | {"task"} for row in each["tasks"])
@@ -134,8 +143,11 @@ def test_texts_that_differ_are_shown(bench: Any, tmp_path: Path, monkeypatch: py
     [
         ("--drafters luck", "unknown drafter 'luck'"),
         ("--drafters auto,,lookup", "unknown drafter ''"),
+        ("--drafters ,", "--drafters names nobody: give drafters with commas between them, not ','"),
+        ("--drafters=", "--drafters names nobody: give drafters with commas between them, not ''"),
+        ("--lengths=", "--lengths must be a whole number, not ''"),
         ("--drafters auto --drafters lookup", "--drafters is there twice: give one"),
-        ("--lengths 0", "a length must be at least 1, not 0"),
+        ("--lengths 0", "--lengths must be at least 1, not 0"),
         ("--lengths many", "--lengths must be a whole number, not 'many'"),
         ("--max-tokens 1", "--max-tokens must be at least 2 here, not 1"),
         ("--max-tokens 0", "--max-tokens must be a whole number of at least 1, not 0"),
@@ -157,11 +169,88 @@ def test_bad_arguments(refused: Any, tiny: Path, tmp_path: Path, words: str, sen
     assert sentence in refused("bench", "--model", tiny, *words.split())
 
 
-def test_a_drafter_that_breaks_is_one_sentence(bench: Any, tmp_path: Path) -> None:
-    (tmp_path / "own_bench.py").write_text(OWN.replace("{guess}", "1 / 0"))
-    answer = bench("--drafters", "own_bench:Own")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1].startswith("foredraft: drafter own: propose failed: ZeroDivisionError")
+@pytest.mark.parametrize(
+    ("guess", "sentence"),
+    [
+        ("1 / 0", "propose failed: ZeroDivisionError: division by zero"),
+        ("exit(3)", "propose failed: SystemExit: 3"),
+        ("Draft.chain([10**6])", "guessed token 1000000, outside the vocabulary of 260"),
+        ("None", "propose"),
+    ],
+)
+def test_a_drafter_that_breaks_costs_its_own_row_alone(bench: Any, tmp_path: Path, guess: str, sentence: str) -> None:
+    (tmp_path / "own_bench.py").write_text(OWN.replace("{guess}", guess))
+    answer = bench("--drafters", "own_bench:Own,lookup", "--lengths", "1", "--json")
+    assert answer.status == 1
+    own, lookup = answer.document["drafters"]
+    assert set(own) == set(lookup) == DRAFTER
+    assert sentence in own["fault"]
+    assert "\n" not in own["fault"]
+    assert (own["answers"], own["speedup"], own["tasks"]) == (0, None, [])
+    assert (lookup["answers"], lookup["identical"], lookup["fault"]) == (6, 6, None)
+    assert answer.document["oracle"]["identical"] == 3
+    shown = bench("--drafters", "own_bench:Own,lookup", "--lengths", "1")
+    assert shown.status == 1
+    assert "own_bench:Own · failed\n" in shown.out
+    assert "lookup · texts identical to plain 6/6" in shown.out
+    assert max(map(len, shown.out.splitlines()[1:])) <= 80
+
+
+@pytest.mark.parametrize("name", ["heads", "model:absent", "absent_module:Own", "layers:absent.json"])
+def test_a_drafter_that_cannot_be_loaded_is_a_row(bench: Any, name: str) -> None:
+    answer = bench("--drafters", f"{name},lookup", "--lengths", "1", "--json")
+    assert answer.status == 1
+    absent, lookup = answer.document["drafters"]
+    assert absent["fault"]
+    assert lookup["identical"] == 6
+
+
+def test_where_nobody_is_left_plain_decoding_is_not_timed_alone(bench: Any) -> None:
+    answer = bench("--drafters", "absent_module:Own", "--json")
+    assert (answer.status, answer.out.count("\n")) == (1, 1)
+    document = answer.document
+    assert list(document) == KEYS
+    assert "absent_module" in document["drafters"][0]["fault"]
+    assert (document["plain"]["tokens"], document["round_costs"]) == (0, [])
+    assert "plain decoding - tokens/s" in bench("--drafters", "absent_module:Own").out
+
+
+def test_ctrl_c_is_no_fault_of_a_drafter(bench: Any, tmp_path: Path) -> None:
+    source = OWN.replace(
+        "        return [{guess} for s, q in zip(sequences, quotes)]", "        raise KeyboardInterrupt"
+    )
+    (tmp_path / "own_bench.py").write_text(source)
+    assert bench("--drafters", "own_bench:Own,lookup").status == 130
+
+
+def test_ctrl_c_keeps_the_prompts_that_were_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.cli import bench as verb
+
+    whole = verb.Subject.answer
+
+    def answer(self: Any, prompt: int, drafter: Any, draft_tokens: int | None = None) -> Any:
+        if prompt == 2:
+            raise KeyboardInterrupt
+        return whole(self, prompt, drafter, draft_tokens)
+
+    monkeypatch.setattr(verb.Subject, "answer", answer)
+    done = bench("--drafters", "lookup", "--lengths", "1", "--json")
+    assert (done.status, done.out.count("\n")) == (130, 1)
+    assert (done.document["prompts"], done.document["drafters"][0]["answers"]) == (2, 4)
+    assert "2 prompts · " in bench("--drafters", "lookup", "--lengths", "1").out
+
+
+def test_wide_names_stand_in_columns(bench: Any, questions: Path) -> None:
+    lines = [
+        {"prompt": "abab abab", "category": name} for name in ("書き換え", "翻訳の課題と長い名前", "😀 fun", "a\nb\x1b")
+    ]
+    questions.write_text("\n".join(json.dumps(line) for line in lines))
+    out = bench("--drafters", "lookup", "--lengths", "1", "--color", "never").out.splitlines()
+    rows = out[4:10]
+    assert rows[1].startswith("書き換え       ")
+    assert rows[2].startswith("翻訳の課題と… ")
+    assert rows[4].startswith("a b␛ ")
+    assert {columns(row) for row in rows} == {80}
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -88,6 +88,10 @@ def test_the_file(explain: Any, tmp_path: Path) -> None:
     [
         ("--html nowhere/trace.html", "--html: 'nowhere/trace.html' lies in no folder that is there: name a file"),
         ("--html .", "--html: '.' is a folder: name a file"),
+        ("--html -", "--html writes a file beside the answer on stdout: name one, not '-'"),
+        ("--html=", "--html writes a file beside the answer on stdout: name one, not ''"),
+        ("--html /dev/null", "--html: '/dev/null' is not a regular file: name one"),
+        (f"--html {'a' * 300}", "cannot be written: File name too long"),
         ("--html a.html --html b.html", "--html is there twice: give one"),
         ("--drafter luck", "unknown drafter 'luck'"),
         ("--max-tokens 0", "--max-tokens must be a whole number of at least 1, not 0"),
@@ -117,3 +121,15 @@ def test_the_planners_reasons_are_told(explain: Any, monkeypatch: pytest.MonkeyP
     answer = explain("--color", "never")
     rounds = re.findall(r"^ {0,4}\d+ ", answer.out.split("round   at", 1)[1], re.MULTILINE)  # how many, time tells
     assert answer.out.count("because told at ") == len(rounds) > 1
+
+
+def test_a_reason_is_told_when_it_changes(explain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foredraft.planning.planner import AutoPlanner
+
+    monkeypatch.setattr(AutoPlanner, "reasons", lambda self, sequence: "late" if len(sequence) > 60 else "early")
+    lines = explain("--color", "never", "--drafter", "lookup").out.splitlines()
+    told = [line.strip() for line in lines if "because" in line]
+    assert told == ["because early", "because late"]
+    rounds = explain("--drafter", "lookup", "--json").document["rounds"]
+    assert {each["reason"] for each in rounds} == {"early", "late"}
+    assert all(each["reason"] for each in rounds)  # the document says it of every round

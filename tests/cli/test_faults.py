@@ -175,3 +175,20 @@ def test_one_answer_is_one_answer(ask: Ask, tiny: Path, tmp_path: Path) -> None:
 def test_json_keys_that_are_there_twice(refused: Any) -> None:
     config = '{"method": "ngram", "method": "suffix"}'
     assert "the key 'method' is there twice" in refused("generate", "x", "--speculative-config", config)
+
+
+BY_RATIO = "foredraft: under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held"
+
+
+@pytest.mark.parametrize("words", ["generate hello", "explain hello", "generate --prompts many.jsonl", "chat"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_seed_that_fixes_no_text_is_told_once(
+    ask: Ask, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, as_json: bool
+) -> None:
+    write_lines(tmp_path / "many.jsonl", "one", "two")
+    drawn = ["--model", tiny, "--max-tokens", "5", "--seed", "1", "--temperature", "1"]
+    for rule, drafter, told in (("ratio", "lookup", 1), ("coupled", "lookup", 0), ("ratio", "none", 0)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nagain\n"))
+        done = ask(*words.split(), *drawn, "--rule", rule, "--drafter", drafter, *["--json"] * as_json)
+        assert done.status == 0
+        assert done.err.count(BY_RATIO) == told

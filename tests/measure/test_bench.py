@@ -130,6 +130,79 @@ def test_one_task_needs_no_table_of_tasks() -> None:
 
 
 @dataclass
+class Fragile(Toy):
+    """One of whose drafters breaks when it is asked for the so manyth time, or when it is replayed."""
+
+    breaks: str = "bad"
+    at: int = 1
+    replayed: bool = False
+    fault: Exception = field(default_factory=lambda: RuntimeError("two\nlines"))
+
+    def answer(self, prompt: int, drafter: Any, draft_tokens: int | None = None) -> Answered:
+        found = Toy.answer(self, prompt, drafter, draft_tokens)
+        if drafter == self.breaks and not self.replayed and sum(n == self.breaks for _, n in self.asked) == self.at:
+            raise self.fault
+        return found
+
+    def replay(self, prompt: int, drafter: str, draft_tokens: int, answer: Sequence[int]) -> Sequence[Spent]:
+        if drafter == self.breaks and self.replayed and (prompt, draft_tokens) == (1, 4):
+            raise self.fault
+        return Toy.replay(self, prompt, drafter, draft_tokens, answer)
+
+
+@pytest.mark.parametrize("toy", [*(Fragile(at=at) for at in (1, 2, 3, 4)), Fragile(replayed=True)])
+def test_a_drafter_that_breaks_leaves_the_others_their_figures(toy: Fragile) -> None:
+    whole, _ = BenchReport(bench_of(Toy())).to_dict()["drafters"]
+    document = BenchReport(bench_of(toy, peers=[Other("whole")])).to_dict()
+    good, bad = document["drafters"]
+    assert {name: good[name] for name in ("drafter", "answers", "identical", "fault")} == {
+        "drafter": "good", "answers": 6, "identical": 6, "fault": None,
+    }  # fmt: skip
+    assert (good["speedup"], good["percent_of_oracle"]) == pytest.approx((whole["speedup"], whole["percent_of_oracle"]))
+    assert [row["speedup"] for row in good["lengths"]] == pytest.approx([row["speedup"] for row in whole["lengths"]])
+    assert set(bad) == set(good)
+    assert (bad["fault"], bad["speedup"], bad["answers"]) == ("RuntimeError: two lines", None, 0)
+    assert document["peers"][0]["over_drafters"] == {"good": pytest.approx(0.5 / (44 / 17)), "bad": None}
+    asked = [name for _, name in toy.asked].count("bad")
+    assert asked == (7 if toy.replayed else toy.at) - 2 * toy.replayed  # not once more after it broke
+
+
+def test_our_own_sentence_is_not_named_twice() -> None:
+    toy = Fragile(fault=DrafterError("drafter bad: it broke"))
+    assert BenchReport(bench_of(toy)).to_dict()["drafters"][1]["fault"] == "drafter bad: it broke"
+
+
+def test_what_breaks_plain_decoding_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="two"):
+        bench_of(Fragile(breaks="none", at=3))
+
+
+@pytest.mark.parametrize("at", [4, 5])
+def test_what_ends_it_leaves_whole_prompts(at: int) -> None:
+    toy, peers = Fragile(breaks="good", at=at), [Other("whole")]
+    toy.fault = KeyboardInterrupt()  # type: ignore[assignment] - Ctrl-C in the second prompt
+    bench = Bench(toy, [[1]] * 3, ["even", "short", "short"], ("good",), (1,), 40, peers, calm=lambda seconds: None)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert bench.timed
+    document = BenchReport(bench).to_dict()
+    (good,) = document["drafters"]
+    assert (good["prompts"], good["answers"], good["fault"]) == (1, 2, None)
+    assert good["speedup"] == pytest.approx(44 / 17)
+    assert document["peers"][0]["answers"] == 1
+
+
+def test_it_ends_where_nobody_is_left() -> None:
+    toy = Fragile(at=3)
+    bench = Bench(toy, [[1]] * 3, ["x"] * 3, ("bad",), (1,), 40)
+    bench.run()
+    document = BenchReport(bench).to_dict()
+    assert document["plain"]["tokens"] == 64  # the first prompt's, twice
+    assert document["drafters"][0]["fault"] == "RuntimeError: two lines"
+    assert [prompt for prompt, _ in toy.asked] == [0] * 7
+
+
+@dataclass
 class Other:
     name: str
     breaks_after: int = 99
@@ -166,7 +239,7 @@ def test_nothing_to_time() -> None:
         Bench(Brief(), [[1]], ["x"], ("good",), (2,), 40).run()
 
 
-@pytest.mark.parametrize(("lengths", "tokens", "words"), [((0,), 9, "a length must be"), ((1,), 1, "max_tokens must")])
+@pytest.mark.parametrize(("lengths", "tokens", "words"), [((0,), 9, "lengths must be"), ((1,), 1, "max_tokens must")])
 def test_bad_plans(lengths: tuple[int, ...], tokens: int, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         Bench(Toy(), [[1]], ["x"], ("good",), lengths, tokens)

@@ -410,3 +410,18 @@ def test_nothing_of_a_scope_that_was_dropped_is_left(store: Store) -> None:
         assert [e.bytes for e in unfinished(store.folder)] == [4]
         drop()
         assert files(store) == [".lock"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pipes with names")
+def test_a_pipe_in_the_place_of_a_file_is_not_opened(store: Store) -> None:
+    store.save("mine", documents([1, 2]), LIMIT)
+    path = store.path("mine")
+    path.unlink()
+    os.mkfifo(path)  # nobody writes to it: whoever opened it would wait for ever
+    assert look(path) == (None, "is no regular file")
+    assert store.bound("mine", 7) == 7
+    with pytest.raises(StorageError, match="cannot be read: it is not a regular file"):
+        store.load("mine")
+    with pytest.raises(StorageError, match="cannot be read: it is not a regular file"):
+        store.save("mine", documents([3]), LIMIT)
+    assert [entry.fault for entry in entries(store.folder)] == ["is no regular file"]

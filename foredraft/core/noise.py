@@ -75,9 +75,9 @@ class Noise:
         Token x's clock is exponential with rate law[x], so it is first with probability law[x] (the Gumbel-max trick;
         Daliri, Musco, Suresh 2024, arXiv 2408.07978).
         """
-        return law.first(lambda ids: self._clocks(ids, self.position + depth))
+        return law.first(lambda ids: self.clocks(ids, self.position + depth))
 
-    def _clocks(self, ids: Any, position: int) -> Any:
+    def clocks(self, ids: Any, position: int) -> Any:
         """Return a unit exponential for each token of ``ids`` [S]."""
         pairs = ids.astype(np.uint64)
         words = philox((pairs >> np.uint64(1), _CLOCK, position, self.choice), self._key())

@@ -19,9 +19,10 @@ from foredraft.errors import GenerationError, NumericalError
 from foredraft.models.heads import MedusaHeads, RecurrentHeads
 from foredraft.models.native_heads import NativeHeads
 from foredraft.models.native_sampling import NativeNoise, native_law
-from foredraft.planning.acceptance import sureness
+from foredraft.planning.acceptance import sure_of
 
 WINDOW: Final = 1024  # positions that are caught up with, at most: what lies before them is not worth the wait
+_RACERS: Final = 1e-4  # of the likeliest token's chance: who is less likely is not worth a clock
 _HALVINGS: Final = 24  # of the search for the price of a guess
 
 
@@ -97,9 +98,7 @@ class HeadsDrafter:
         floors = _floors(quote, self._most(quote, known))
         if not floors:
             return Draft()
-        params = sequence.params
-        if self.temperature is not None:
-            params = replace(params, temperature=self.temperature)
+        params = self._params(sequence.params, noise)
         if isinstance(self.heads, NativeHeads) and _in_library(sequence, params, noise, len(floors)):
             following = known.following(sequence)
             drawn = self.heads.chain(known.slot, known.read, known.states(), following, floors, params, noise)
@@ -111,6 +110,14 @@ class HeadsDrafter:
             known.broken = True
             self._broken += 1
         return replace(Draft.chain(tokens, laws, self.name), confidences=tuple(sure))
+
+    def _params(self, params: SamplingParams, noise: Noise) -> SamplingParams:
+        """Return what guesses are drawn by: the drafter's own temperature, no tokens that hardly ever win a race."""
+        if self.temperature is not None:
+            params = replace(params, temperature=self.temperature)
+        if noise.coupled and not params.greedy and params.min_p < _RACERS:
+            params = replace(params, min_p=_RACERS)
+        return params
 
     def _most(self, quote: Quote, known: _Known) -> int:
         """Return how many guesses there is room for."""
@@ -142,7 +149,7 @@ class HeadsDrafter:
                 break
             tokens.append(noise.guess(law, depth, depth))
             laws.append(law)
-            path *= sureness(logits) if isinstance(law, Point) else float(law[tokens[-1]])
+            path *= sure_of(law, tokens[-1], logits, noise, depth)
             sure.append(path)
         return tokens, _unless_certain(laws), sure, False
 

@@ -15,7 +15,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import law_after
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
-from foredraft.planning.acceptance import sureness
+from foredraft.planning.acceptance import sure_of
 
 
 class DraftModel(Protocol):
@@ -109,7 +109,7 @@ class ModelDrafter:
             chain.ended = True
             return
         token = noise.guess(law, depth, depth)
-        chain.survival *= sureness(row[: self.vocabulary]) if isinstance(law, Point) else float(law[token])
+        chain.survival *= sure_of(law, token, row[: self.vocabulary], noise, depth)
         chain.sure.append(chain.survival)
         chain.tokens.append(token)
         chain.laws.append(law)

@@ -43,7 +43,7 @@ class FavouringNoise(Noise):
         """Draw by the place's clocks, one of them too fast."""
         token = self.favoured.get(depth, -1)
         place = self.position + depth
-        return law.first(lambda ids: self._clocks(ids, place) / np.where(ids == token, FAVOUR, 1.0))
+        return law.first(lambda ids: self.clocks(ids, place) / np.where(ids == token, FAVOUR, 1.0))
 
 
 class FaultyDrafter:

@@ -20,7 +20,7 @@ from foredraft.models.heads import RecurrentHeads
 from foredraft.models.heads_file import HeadsSpec
 from foredraft.models.native import NativeModel
 from foredraft.models.native_library import NativePlace, check, library
-from foredraft.models.native_sampling import LawRoom, NativeNoise
+from foredraft.models.native_sampling import LawRoom, NarrowLaw, NativeNoise
 from foredraft.models.weights import Weights, narrowed, widened
 
 
@@ -50,7 +50,7 @@ class Chain:
     """Guesses one after another. ``laws`` is None where each is the likeliest."""
 
     tokens: list[int]
-    path: list[float]  # the chance of each guess and all before it
+    path: list[float]  # how sure each guess and all before it are: see ``sure_of``
     laws: list[Law] | None
     broken: bool  # whether they end because logits were no numbers
 
@@ -107,7 +107,8 @@ class NativeHeads(RecurrentHeads):
             assert isinstance(noise, NativeNoise)
             first = noise.places(len(floors))
             assert first is not None, "these places are too far for the library"
-            room, place = LawRoom(self.width, params, len(floors)), first
+            width = len(self.vocabulary) if noise.coupled else self.width
+            room, place = LawRoom(width, params, len(floors)), first
             uniforms = None if noise.coupled else np.array([noise.uniform(node) for node in range(len(floors))])
         least, guess, path = np.array(floors, np.float64), np.empty(len(floors), np.int32), np.empty(len(floors))
         done, _, _ = self._call(
@@ -117,8 +118,9 @@ class NativeHeads(RecurrentHeads):
             uniforms=None if uniforms is None else uniforms.ctypes.data, place=place,
         )  # fmt: skip
         count = done.guesses
-        laws: list[Law] | None = None if room is None else [room.law(i) for i in range(count)]
-        return Chain(guess[:count].tolist(), path[:count].tolist(), laws, bool(done.broken))
+        made = [] if room is None else [room.law(i) for i in range(count)]
+        laws: list[Law] = [NarrowLaw(law, self.vocabulary) if noise.coupled else law for law in made]
+        return Chain(guess[:count].tolist(), path[:count].tolist(), laws if laws else None, bool(done.broken))
 
     def _call(
         self, slot: int, start: int, states: Sequence[Array], tokens: Sequence[int], **fields: Any

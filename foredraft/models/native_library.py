@@ -16,7 +16,7 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.rope import inverse_frequencies
 from foredraft.models.spec import DecoderSpec
 
-VERSION: Final = 3  # of the interface and the packed form; FD_VERSION of native/api.h
+VERSION: Final = 4  # of the interface and the packed form; FD_VERSION of native/api.h
 TYPES: Final = {"BF16": 0, "F16": 1, "F32": 2, "F64": 3}
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
@@ -135,6 +135,7 @@ def library() -> Any:
         ("fd_law_dense", None, [law, c_void_p]),
         ("fd_law_draw", c_int32, [law, c_double]),
         ("fd_law_race", c_int32, [law, NativePlace]),
+        ("fd_law_race_as", c_int32, [law, c_void_p, NativePlace, c_void_p]),
         ("fd_gaps", None, [NativePlace, c_int32, c_void_p]),
         ("fd_heads_open", c_int32, [model, model, c_void_p, POINTER(c_void_p)]),
         ("fd_heads_close", None, [c_void_p]),

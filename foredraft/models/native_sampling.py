@@ -130,6 +130,36 @@ class NativeLaw(Sparse):
         return self._at
 
 
+class NarrowLaw(Sparse):
+    """A law over some tokens: the i-th of ``tokens`` [Vd], which ascend, has the chance of token i of ``law``."""
+
+    __slots__ = ("_law", "_tokens")
+    _law: NativeLaw
+    _tokens: Any
+
+    def __init__(self, law: NativeLaw, tokens: Any) -> None:
+        object.__setattr__(self, "_law", law)  # a law is frozen
+        object.__setattr__(self, "_tokens", tokens)
+
+    def __getitem__(self, token: int) -> Any:
+        i = int(np.searchsorted(self._tokens, token))
+        return self._law[i] if i < len(self._tokens) and self._tokens[i] == token else 0.0
+
+    @property
+    def ids(self) -> Any:
+        """The tokens that are possible, ascending: [S]."""
+        return self._tokens[self._law.ids]
+
+    @property
+    def probabilities(self) -> Any:
+        """The probabilities [S] of ``ids``, float64."""
+        return self._law.probabilities
+
+    def fits(self, vocabulary: int) -> bool:
+        """Say whether every token is among so many."""
+        return bool(self._tokens[-1] < vocabulary)
+
+
 class LawRoom:
     """Room for ``count`` laws over ``size`` tokens that the library itself makes, from rows that it writes."""
 

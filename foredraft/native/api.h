@@ -8,7 +8,7 @@
 
 #include "select.h"
 
-enum { FD_VERSION = 3 };  // of this interface and of the packed form together
+enum { FD_VERSION = 4 };  // of this interface and of the packed form together
 
 enum fd_type { FD_BF16, FD_F16, FD_F32, FD_F64 };
 

@@ -145,15 +145,23 @@ bool choose(fd_heads& heads, fd_chain& chain, int32_t i, double* chance) {
   if (chain.laws) {
     fd_law& law = chain.laws[i];
     float* row = const_cast<float*>(static_cast<const float*>(law.row));
-    std::fill_n(row, law.size, -HUGE_VALF);
-    for (size_t j = 0; j < heads.width; ++j) row[heads.vocabulary[j]] = chain.logits[j];
+    if (chain.uniforms) {
+      std::fill_n(row, law.size, -HUGE_VALF);
+      for (size_t j = 0; j < heads.width; ++j) row[heads.vocabulary[j]] = chain.logits[j];
+    } else {
+      std::copy_n(chain.logits, heads.width, row);
+    }
     const int fault = fd_law_make(&law);
     if (fault < 0) throw std::bad_alloc();
     if (fault) return false;
-    fd_law_total(&law);
-    const fd_place place = {chain.place.seed, chain.place.position + uint32_t(i), chain.place.choice};
-    chain.guess[i] = chain.uniforms ? fd_law_draw(&law, chain.uniforms[i]) : fd_law_race(&law, place);
-    *chance = fd_law_at(&law, chain.guess[i]);
+    if (chain.uniforms) {
+      fd_law_total(&law);
+      chain.guess[i] = fd_law_draw(&law, chain.uniforms[i]);
+      *chance = fd_law_at(&law, chain.guess[i]);
+    } else {
+      const fd_place place = {chain.place.seed, chain.place.position + uint32_t(i), chain.place.choice};
+      chain.guess[i] = heads.vocabulary[fd_law_race_as(&law, heads.vocabulary.data(), place, chance)];
+    }
     return true;
   }
   const Kernels& kernels = *heads.block.kernels;
@@ -171,7 +179,7 @@ void check(const fd_heads& heads, const fd_chain& chain) {
   for (int32_t r = 0; fine && r < chain.rows; ++r)
     fine = chain.tokens[r] >= 0 && chain.tokens[r] < heads.target.spec.vocabulary;
   for (int32_t i = 0; fine && chain.laws && i < chain.length; ++i)
-    fine = chain.laws[i].size == heads.target.spec.vocabulary && !chain.laws[i].wide;
+    fine = size_t(chain.laws[i].size) == (chain.uniforms ? heads.target.spec.vocabulary : heads.width) && !chain.laws[i].wide;
   if (!fine) throw Fault{"a chain of guesses was asked for that makes no sense"};
 }
 

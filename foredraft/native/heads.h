@@ -26,16 +26,18 @@ typedef struct fd_chain {
   const int32_t* tokens;      // [rows] the token after each
   int32_t length;             // guesses, at most
   const double* least;        // [length] no guess where the path so far is less likely than this
-  fd_law* laws;               // [length] over rows [target's vocabulary] of f32 that can be written; null: the likeliest
-  const double* uniforms;     // [length] draws the guesses; null: races from `place` on
-  fd_place place;
+  fd_law* laws;               // [length] over rows of f32 that can be written; null: the likeliest are guessed
+  const double* uniforms;     // [length] draws from laws over the target's vocabulary; null: races over the block's
+  fd_place place;             // of the first race
   int32_t guesses, broken;    // how many there are; broken: the next has no law, because of logits that are no numbers
   int32_t* guess;             // [length]
-  double* path;               // [length] the chance of each guess and all before it
+  double* path;               // [length] how sure each guess and all before it are: chances, or leads of races
   float* state;               // [hidden] what the row after the last one run starts from
   float* logits;              // [the block's vocabulary] of the last row run
 } fd_chain;
 
+// fd_law_race where the law's tokens stand for others: token i has the clock of ids[i]. [size] See `lead_of` in Python.
+FD_API int32_t fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, double* lead);
 // A model with the threads and the tier of another; calls on the two wait for each other.
 FD_API int fd_open_beside(const fd_spec* spec, const void* packed, uint64_t bytes, const fd_model* other,
                           fd_model** model);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api.h"
+#include "heads.h"
 
 #define FD_INLINE static inline __attribute__((always_inline))
 
@@ -71,19 +71,19 @@ FD_INLINE void load(const fd_law& law, int b, double* x) {
   for (int j = n; j < kBlock; ++j) x[j] = kNone;
 }
 
-// 1 - u of the clocks of a block's tokens, exact: u has 53 bits. See Noise._clocks.
-FD_INLINE void gaps_of(const fd_place& place, int b, double* gap) {
-  constexpr int kPairs = kBlock / 2;  // a counter's four words serve two neighbouring tokens
-  uint32_t c0[kPairs], c1[kPairs], c2[kPairs], c3[kPairs], k0 = uint32_t(place.seed), k1 = uint32_t(place.seed >> 32);
-  for (int i = 0; i < kPairs; ++i) c0[i] = b * kPairs + i, c1[i] = 4, c2[i] = place.position, c3[i] = place.choice;
+// 1 - u of the clocks of 2 n neighbouring tokens, exact: u has 53 bits. See Noise.clocks.
+template <int n>
+FD_INLINE void gaps_of(const fd_place& place, int first, double* gap) {  // a counter's four words serve a pair of tokens
+  uint32_t c0[n], c1[n], c2[n], c3[n], k0 = uint32_t(place.seed), k1 = uint32_t(place.seed >> 32);
+  for (int i = 0; i < n; ++i) c0[i] = first + i, c1[i] = 4, c2[i] = place.position, c3[i] = place.choice;
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-    for (int i = 0; i < kPairs; ++i) {
+    for (int i = 0; i < n; ++i) {
       const uint64_t a = uint64_t{c0[i]} * 0xD2511F53u, m = uint64_t{c2[i]} * 0xCD9E8D57u;
       c0[i] = uint32_t(m >> 32) ^ c1[i] ^ k0, c1[i] = uint32_t(m);
       c2[i] = uint32_t(a >> 32) ^ c3[i] ^ k1, c3[i] = uint32_t(a);
     }
   constexpr uint64_t one = 0x4330000000000000u;  // 2^52, whose last bit is worth 1
-  for (int i = 0; i < kPairs; ++i) {
+  for (int i = 0; i < n; ++i) {
     const double even = bits<double>(one | uint64_t{c0[i] >> 6} << 26 | c1[i] >> 6) - 0x1p52;
     const double odd = bits<double>(one | uint64_t{c2[i] >> 6} << 26 | c3[i] >> 6) - 0x1p52;
     gap[2 * i] = 1 - (even + 0.5) * 0x1p-52, gap[2 * i + 1] = 1 - (odd + 0.5) * 0x1p-52;
@@ -119,7 +119,7 @@ FD_INLINE double loops(Op op, const fd_law& law, int b, double* out, Race* race)
   }
   const double best = race->best;
   double able[kBlock];
-  gaps_of(race->place, b, out);
+  gaps_of<kBlock / 2>(race->place, b * (kBlock / 2), out);
   for (int j = 0; j < kBlock; ++j) {
     const double d = x[j] - peak, y = d * inverse;
     const double fixed = (y > -700 ? y : -700) * 0x1.71547652b82fep0 + 0x1.8p32;  // 20 bits after the point
@@ -304,4 +304,23 @@ int32_t fd_law_race(const fd_law* law, fd_place place) {
   return winner;
 }
 
-void fd_gaps(fd_place place, int32_t block, double* gaps) { gaps_of(place, block, gaps); }
+int32_t fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, double* lead) {
+  const double inverse = 1 / warmth(*law), cut = std::max({law->cut, -746 * warmth(*law), kLowest});
+  double x[kBlock], gap[2], best = HUGE_VAL, speeds = 0;
+  int32_t winner = 0;
+  for (int b = 0; b < blocks(*law); ++b) {
+    load(*law, b, x);
+    for (int j = 0; j < kBlock; ++j) {
+      if (x[j] - law->peak < cut) continue;
+      const int32_t id = ids[b * kBlock + j];
+      gaps_of<1>(place, id / 2, gap);
+      const double rings = -log_of(1 - gap[id % 2]) / exp_of((x[j] - law->peak) * inverse);
+      if (rings < best) best = rings, winner = b * kBlock + j;
+      speeds += 1 / rings;
+    }
+  }
+  *lead = 1 / (best * speeds);
+  return winner;
+}
+
+void fd_gaps(fd_place place, int32_t block, double* gaps) { gaps_of<kBlock / 2>(place, block * (kBlock / 2), gaps); }

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import array_namespace, to_device
 
 from foredraft.core.draft import Array
+from foredraft.core.law import Dense, Law, Point
+from foredraft.core.noise import Noise
 
 DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last
 _WIDTH: Final = 0.5  # of a bin, in halvings of a path's sureness
@@ -109,7 +112,30 @@ def _bin(sureness: float) -> int:
     return int(-math.log2(sureness) / _WIDTH)
 
 
-def sureness(logits: Array) -> float:
-    """Return the chance of the likeliest token of logits [V] at temperature 1: what a greedy guess says of itself."""
-    xp = array_namespace(logits)
-    return 1.0 / float(xp.sum(xp.exp(logits - xp.max(logits))))
+def sure_of(law: Law, token: int, logits: Array, noise: Noise, depth: int) -> float:
+    """Return how sure a drafter is of a guess from ``law``, that of ``logits`` [V], ``depth`` guesses from the text.
+
+    Of the likeliest token its chance at temperature 1; of one that was drawn its chance; of one that won a race how far
+    ahead it is.
+    """
+    if isinstance(law, Point):
+        xp = array_namespace(logits)
+        return 1.0 / float(xp.sum(xp.exp(logits - xp.max(logits))))
+    return lead(law, noise, depth) if noise.coupled else float(law[token])
+
+
+def lead(law: Law, noise: Noise, depth: int) -> float:
+    """Return the speed of the winner of a race as a share of all racers' speeds, chance over clock.
+
+    A target whose law is not much unlike this one has the same winner where nobody was close behind.
+    """
+    assert isinstance(law, Dense)
+    chances, ids = _numpy(law.probabilities).astype(np.float64), _numpy(law.ids)
+    able = chances > 0
+    with np.errstate(over="ignore"):
+        speeds = chances[able] / noise.clocks(ids[able], noise.position + depth)
+        return float(speeds.max() / speeds.sum())
+
+
+def _numpy(x: Array) -> Any:
+    return np.asarray(x if getattr(x.device, "type", "cpu") == "cpu" else to_device(x, "cpu"))

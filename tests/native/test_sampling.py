@@ -181,7 +181,7 @@ def test_the_clocks_are_cores_to_the_bit(seed: int, choice: int, position: int) 
     for block in (0, 1, 1186):
         library().fd_gaps(NativePlace(seed, position, choice), block, gaps.ctypes.data)
         ids = np.arange(block * 128, (block + 1) * 128)
-        np.testing.assert_array_equal(-np.log(1 - gaps), Noise(seed, choice)._clocks(ids, position))
+        np.testing.assert_array_equal(-np.log(1 - gaps), Noise(seed, choice).clocks(ids, position))
         assert (np.diff(np.sort(gaps)) > 0).all()
 
 

@@ -10,19 +10,19 @@ from typing import Final
 import numpy as np
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Array, Draft, Outcome, Quote, Scored
+from foredraft.core.draft import ROOT, Array, Draft, Outcome, Quote, Scored
 from foredraft.core.law import Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, law_after
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
 from foredraft.models.heads import MedusaHeads, RecurrentHeads
-from foredraft.models.native_heads import NativeHeads
+from foredraft.models.native_heads import Chain, NativeHeads
 from foredraft.models.native_sampling import NativeNoise, native_law
 from foredraft.planning.acceptance import sure_of
 
 WINDOW: Final = 1024  # positions that are caught up with, at most: what lies before them is not worth the wait
-_RACERS: Final = 1e-4  # of the likeliest token's chance: who is less likely is not worth a clock
+_RACERS: Final = 1e-3  # of the likeliest token's chance: who is less likely is not worth a clock
 _HALVINGS: Final = 24  # of the search for the price of a guess
 
 
@@ -103,13 +103,14 @@ class HeadsDrafter:
             following = known.following(sequence)
             drawn = self.heads.chain(known.slot, known.read, known.states(), following, floors, params, noise)
             known.asked = True
-            tokens, laws, sure, broken = drawn.tokens, drawn.laws, drawn.path, drawn.broken
+            draft, broken = _comb(drawn, quote), drawn.broken
         else:
             tokens, laws, sure, broken = self._grown(sequence, known, floors, params, noise)
+            draft = replace(Draft.chain(tokens, laws), confidences=tuple(sure))
         if broken:
             known.broken = True
             self._broken += 1
-        return replace(Draft.chain(tokens, laws, self.name), confidences=tuple(sure))
+        return replace(draft, source=self.name)
 
     def _params(self, params: SamplingParams, noise: Noise) -> SamplingParams:
         """Return what guesses are drawn by: the drafter's own temperature, no tokens that hardly ever win a race."""
@@ -245,6 +246,25 @@ def _floors(quote: Quote, most: int) -> list[float]:
             low, high = (low, middle) if quote.worth(middle, len(floors)) else (middle, high)
         floors.append(high)
     return floors
+
+
+def _comb(chain: Chain, quote: Quote) -> Draft:
+    """Return a chain with each guess's runner-up beside it where that pays: verifying it is all that it costs.
+
+    Only where the quote tells what pays, and no guess was drawn: of two that are drawn the second has a law of its own.
+    """
+    pays = getattr(quote, "pays", None)
+    nodes: list[tuple[int, int, float, Law]] = []
+    behind = ROOT
+    for i, token in enumerate(chain.tokens):
+        guess = len(nodes)
+        nodes.append((token, behind, chain.path[i], chain.laws[i] if chain.laws else Point(token)))
+        second, rows = chain.second[i], guess + len(chain.tokens) - i  # the whole chain is there already
+        if pays is not None and second >= 0 and pays(chain.beside[i], rows):
+            nodes.append((second, behind, chain.beside[i], Point(second)))
+        behind = guess
+    tokens, parents, sure, laws = zip(*nodes, strict=True) if nodes else ((), (), (), ())
+    return Draft(tokens, parents, laws if chain.laws else None, confidences=sure)
 
 
 def _in_library(sequence: Text, params: SamplingParams, noise: Noise, count: int) -> bool:

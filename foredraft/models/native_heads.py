@@ -41,7 +41,7 @@ class NativeChain(ctypes.Structure):
         *(("states", c_void_p), ("tokens", c_void_p), ("length", c_int32)),
         *((name, c_void_p) for name in ("least", "laws", "uniforms")),
         *(("place", NativePlace), ("guesses", c_int32), ("broken", c_int32)),
-        *((name, c_void_p) for name in ("guess", "path", "state", "logits")),
+        *((name, c_void_p) for name in ("guess", "path", "second", "beside", "state", "logits")),
     )
 
 
@@ -52,6 +52,8 @@ class Chain:
     tokens: list[int]
     path: list[float]  # how sure each guess and all before it are: see ``sure_of``
     laws: list[Law] | None
+    second: list[int]  # who was next in the place of each guess; -1 where nobody was, or guesses were drawn
+    beside: list[float]  # how sure each of these and all before it are
     broken: bool  # whether they end because logits were no numbers
 
 
@@ -110,17 +112,20 @@ class NativeHeads(RecurrentHeads):
             width = len(self.vocabulary) if noise.coupled else self.width
             room, place = LawRoom(width, params, len(floors)), first
             uniforms = None if noise.coupled else np.array([noise.uniform(node) for node in range(len(floors))])
-        least, guess, path = np.array(floors, np.float64), np.empty(len(floors), np.int32), np.empty(len(floors))
+        least, most = np.array(floors, np.float64), len(floors)
+        tokens_of, sure = np.empty((2, most), np.int32), np.empty((2, most))  # of the guesses, and of their runners-up
         done, _, _ = self._call(
             slot, start, states, tokens,
-            length=len(floors), least=least.ctypes.data, guess=guess.ctypes.data, path=path.ctypes.data,
+            length=most, least=least.ctypes.data, guess=tokens_of[0].ctypes.data, path=sure[0].ctypes.data,
+            second=tokens_of[1].ctypes.data, beside=sure[1].ctypes.data,
             laws=None if room is None else ctypes.addressof(room.structs),
             uniforms=None if uniforms is None else uniforms.ctypes.data, place=place,
         )  # fmt: skip
         count = done.guesses
         made = [] if room is None else [room.law(i) for i in range(count)]
         laws: list[Law] = [NarrowLaw(law, self.vocabulary) if noise.coupled else law for law in made]
-        return Chain(guess[:count].tolist(), path[:count].tolist(), laws if laws else None, bool(done.broken))
+        (guess, second), (path, beside) = tokens_of[:, :count].tolist(), sure[:, :count].tolist()
+        return Chain(guess, path, laws if laws else None, second, beside, bool(done.broken))
 
     def _call(
         self, slot: int, start: int, states: Sequence[Array], tokens: Sequence[int], **fields: Any

@@ -135,7 +135,7 @@ def library() -> Any:
         ("fd_law_dense", None, [law, c_void_p]),
         ("fd_law_draw", c_int32, [law, c_double]),
         ("fd_law_race", c_int32, [law, NativePlace]),
-        ("fd_law_race_as", c_int32, [law, c_void_p, NativePlace, c_void_p]),
+        ("fd_law_race_as", None, [law, c_void_p, NativePlace, c_void_p, c_void_p]),
         ("fd_gaps", None, [NativePlace, c_int32, c_void_p]),
         ("fd_heads_open", c_int32, [model, model, c_void_p, POINTER(c_void_p)]),
         ("fd_heads_close", None, [c_void_p]),

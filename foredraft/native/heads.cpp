@@ -140,8 +140,10 @@ void pass(fd_heads& heads, const fd_chain& chain) {
   }
 }
 
-// Guesses the token after the last row, and how likely it is; false where the logits are no numbers.
+// Guesses the token after the last row, and the next likeliest, with the chance of each; false where the logits are no
+// numbers.
 bool choose(fd_heads& heads, fd_chain& chain, int32_t i, double* chance) {
+  chain.second[i] = -1, chance[1] = 0;
   if (chain.laws) {
     fd_law& law = chain.laws[i];
     float* row = const_cast<float*>(static_cast<const float*>(law.row));
@@ -160,17 +162,24 @@ bool choose(fd_heads& heads, fd_chain& chain, int32_t i, double* chance) {
       *chance = fd_law_at(&law, chain.guess[i]);
     } else {
       const fd_place place = {chain.place.seed, chain.place.position + uint32_t(i), chain.place.choice};
-      chain.guess[i] = heads.vocabulary[fd_law_race_as(&law, heads.vocabulary.data(), place, chance)];
+      int32_t first[2];
+      fd_law_race_as(&law, heads.vocabulary.data(), place, first, chance);
+      chain.guess[i] = first[0], chain.second[i] = first[1];
     }
     return true;
   }
   const Kernels& kernels = *heads.block.kernels;
   const float *logits = chain.logits, *end = logits + heads.width, most = kernels.maximum(logits, heads.width);
   heads.scores.assign(logits, end);
-  const float sum = kernels.softmax_exp(heads.scores.data(), heads.width, most);
+  float* scores = heads.scores.data();
+  const float sum = kernels.softmax_exp(scores, heads.width, most);
   if (!std::isfinite(most) || !(sum >= 1)) return false;  // NaN included
-  chain.guess[i] = heads.vocabulary[std::find(logits, end, most) - logits];
-  *chance = 1.0 / sum;
+  const size_t best = std::find(logits, end, most) - logits;
+  chain.guess[i] = heads.vocabulary[best];
+  scores[best] = 0;
+  const float next = kernels.maximum(scores, heads.width);
+  chance[0] = 1.0 / sum, chance[1] = next / sum;
+  if (next > 0) chain.second[i] = heads.vocabulary[std::find(scores, scores + heads.width, next) - scores];
   return true;
 }
 
@@ -179,7 +188,8 @@ void check(const fd_heads& heads, const fd_chain& chain) {
   for (int32_t r = 0; fine && r < chain.rows; ++r)
     fine = chain.tokens[r] >= 0 && chain.tokens[r] < heads.target.spec.vocabulary;
   for (int32_t i = 0; fine && chain.laws && i < chain.length; ++i)
-    fine = size_t(chain.laws[i].size) == (chain.uniforms ? heads.target.spec.vocabulary : heads.width) && !chain.laws[i].wide;
+    fine = chain.laws[i].size == (chain.uniforms ? heads.target.spec.vocabulary : int32_t(heads.width)) &&
+           !chain.laws[i].wide;
   if (!fine) throw Fault{"a chain of guesses was asked for that makes no sense"};
 }
 
@@ -196,12 +206,13 @@ void run(fd_heads& heads, fd_chain& chain) {
       step.tokens = &chain.guess[i - 1], step.start = chain.start + chain.rows + i - 1;
       pass(heads, step);
     }
-    double chance = 0;
-    if (!choose(heads, chain, i, &chance)) {
+    double chance[2] = {};
+    if (!choose(heads, chain, i, chance)) {
       chain.broken = 1;
       return;
     }
-    chain.path[i] = path *= chance;
+    chain.beside[i] = path * chance[1];
+    chain.path[i] = path *= chance[0];
     chain.guesses = i + 1;
   }
 }

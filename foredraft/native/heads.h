@@ -32,12 +32,15 @@ typedef struct fd_chain {
   int32_t guesses, broken;    // how many there are; broken: the next has no law, because of logits that are no numbers
   int32_t* guess;             // [length]
   double* path;               // [length] how sure each guess and all before it are: chances, or leads of races
+  int32_t* second;            // [length] the next likeliest in the place of each guess, -1: none; not of what was drawn
+  double* beside;             // [length] how sure it and all before it are
   float* state;               // [hidden] what the row after the last one run starts from
   float* logits;              // [the block's vocabulary] of the last row run
 } fd_chain;
 
-// fd_law_race where the law's tokens stand for others: token i has the clock of ids[i]. [size] See `lead_of` in Python.
-FD_API int32_t fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, double* lead);
+// fd_law_race where the law's tokens stand for others: token i has the clock of ids[i]. [size] The two that ring first (-1:
+// none), and how far ahead they are: see `lead` in planning/acceptance.py.
+FD_API void fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, int32_t* first, double* lead);
 // A model with the threads and the tier of another; calls on the two wait for each other.
 FD_API int fd_open_beside(const fd_spec* spec, const void* packed, uint64_t bytes, const fd_model* other,
                           fd_model** model);

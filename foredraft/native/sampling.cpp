@@ -304,23 +304,25 @@ int32_t fd_law_race(const fd_law* law, fd_place place) {
   return winner;
 }
 
-int32_t fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, double* lead) {
+void fd_law_race_as(const fd_law* law, const int32_t* ids, fd_place place, int32_t* first, double* lead) {
   const double inverse = 1 / warmth(*law), cut = std::max({law->cut, -746 * warmth(*law), kLowest});
-  double x[kBlock], gap[2], best = HUGE_VAL, speeds = 0;
-  int32_t winner = 0;
+  double x[kBlock], gap[2], best[2] = {}, speeds = 0;
+  first[0] = first[1] = -1;
   for (int b = 0; b < blocks(*law); ++b) {
     load(*law, b, x);
     for (int j = 0; j < kBlock; ++j) {
       if (x[j] - law->peak < cut) continue;
       const int32_t id = ids[b * kBlock + j];
       gaps_of<1>(place, id / 2, gap);
-      const double rings = -log_of(1 - gap[id % 2]) / exp_of((x[j] - law->peak) * inverse);
-      if (rings < best) best = rings, winner = b * kBlock + j;
-      speeds += 1 / rings;
+      const double speed = exp_of((x[j] - law->peak) * inverse) / -log_of(1 - gap[id % 2]);
+      speeds += speed;
+      if (speed > best[0])
+        best[1] = best[0], first[1] = first[0], best[0] = speed, first[0] = id;
+      else if (speed > best[1])
+        best[1] = speed, first[1] = id;
     }
   }
-  *lead = 1 / (best * speeds);
-  return winner;
+  for (int i = 0; i < 2; ++i) lead[i] = best[i] / speeds;
 }
 
 void fd_gaps(fd_place place, int32_t block, double* gaps) { gaps_of<kBlock / 2>(place, block * (kBlock / 2), gaps); }

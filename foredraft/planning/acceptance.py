@@ -60,7 +60,9 @@ class Acceptance:
     def survival(self, sureness: float) -> float:
         """Return the chance that a path survives of which its drafter is so sure."""
         i = _bin(sureness)
-        return (self._survived[i] + _STRENGTH * min(1.0, max(0.0, sureness))) / (self._tried[i] + _STRENGTH)
+        chance = (self._survived[i] + _STRENGTH * min(1.0, max(0.0, sureness))) / (self._tried[i] + _STRENGTH)
+        odds = math.exp(self._drift)
+        return chance * odds / (1.0 + chance * (odds - 1.0))
 
     def sureness_for(self, survival: float) -> float:
         """Return how sure a drafter must be of a path for it to survive so often: 2.0 where nothing is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from foredraft.core.draft import Draft, Outcome
@@ -74,16 +74,13 @@ class Source:
         if judged and last in draft.parents:
             hits.append(False)
         self.acceptance.learn(hits)
-        sure = draft.confidences
-        if judged and sure is not None and len(sure) == len(draft):
-            accepted = set(kept)
-            for i, each in enumerate(sure):
-                self.acceptance.learn_path(each, i in accepted)
+        if judged:
+            self._judge(draft, set(kept))
 
     def watched(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Count a draft that was not taken against what was committed instead: the first choices, as far as tested."""
         hits: list[bool] = []
-        node, guesses, parents = -1, draft.tokens, draft.parents
+        node, guesses, parents, path = -1, draft.tokens, draft.parents, set[int]()
         for token in tokens:
             if node not in parents:
                 break
@@ -92,7 +89,16 @@ class Source:
             hits.append(node != _NOWHERE)
             if node == _NOWHERE:
                 break
+            path.add(node)
         self.acceptance.learn(hits)
+        if hits and not hits[-1]:  # where the text ended before the draft, the rest was not tested
+            self._judge(draft, path)
+
+    def _judge(self, draft: Draft, survived: Collection[int]) -> None:
+        """Count what became of a draft that was tested whole."""
+        if (sure := draft.confidences) is not None and len(sure) == len(draft):
+            for i, each in enumerate(sure):
+                self.acceptance.learn_path(each, i in survived)
 
 
 def _moved(price: float | None, seen: float) -> float:

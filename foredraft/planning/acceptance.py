@@ -47,10 +47,10 @@ class Acceptance:
     def chances(self) -> list[float]:
         """The chance of a guess at each depth up to ``DEPTHS``, given that those before it were accepted."""
         if not self._chances:
-            chance, odds = self._prior, math.exp(self._drift)
+            chance = self._prior
             for hits, tests in zip(self._hits, self._tests, strict=True):  # what is seen before is expected next
                 chance = (hits + _STRENGTH * chance) / (tests + _STRENGTH)
-                self._chances.append(chance * odds / (1.0 + chance * (odds - 1.0)))
+                self._chances.append(_moved(chance, self._drift))
         return self._chances
 
     def chance(self, depth: int) -> float:
@@ -61,8 +61,7 @@ class Acceptance:
         """Return the chance that a path survives of which its drafter is so sure."""
         i = _bin(sureness)
         chance = (self._survived[i] + _STRENGTH * min(1.0, max(0.0, sureness))) / (self._tried[i] + _STRENGTH)
-        odds = math.exp(self._drift)
-        return chance * odds / (1.0 + chance * (odds - 1.0))
+        return _moved(chance, self._drift)
 
     def sureness_for(self, survival: float) -> float:
         """Return how sure a drafter must be of a path for it to survive so often: 2.0 where nothing is."""
@@ -71,6 +70,7 @@ class Acceptance:
         if not self._worths:
             counted = zip(self._survived, self._tried, _MIDDLES, strict=True)
             self._worths = [(hits + _STRENGTH * middle) / (tried + _STRENGTH) for hits, tried, middle in counted]
+        survival = _moved(survival, -self._drift)
         for edge, worth in zip(_EDGES, self._worths, strict=False):  # from the surest down: the first that is too bad
             if worth < survival:
                 return edge
@@ -104,6 +104,12 @@ class Acceptance:
             self._survived[i] /= 2
         self._tried[i] += 1.0
         self._survived[i] += survived
+
+
+def _moved(chance: float, log_odds: float) -> float:
+    """Return a chance so many log-odds up."""
+    odds = math.exp(log_odds)
+    return chance * odds / (1.0 + chance * (odds - 1.0))
 
 
 def _bin(sureness: float) -> int:

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from foredraft.errors import StorageError
+from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.model import Model, Rows
 from foredraft.models.store import write_whole
 from foredraft.planning.costs import PassTable, fitted
@@ -20,6 +21,7 @@ NEEDED: Final = 16  # rows that are timed however long it takes
 DEEP: Final = 1024  # tokens of context at which it is seen what context costs
 SECONDS: Final = 1.5  # that timing passes may take, about
 _START: Final = 32
+_LARGEST: Final = 1 << 20  # bytes of a file that is read
 _SLOT: Final = 1 << 15  # far above those that a target numbers from 0
 _TURNS: Final = (3, 12)  # of each pass, at least and at most
 
@@ -100,7 +102,7 @@ def _time(model: Model, clock: Clock, slot: int, start: int, rows: int) -> float
 
 def _read(path: Path, key: Mapping[str, Any]) -> PassTable | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(read_regular(path, _LARGEST))
         given = found.pop("table")
         if found != key:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from foredraft import LanguageModel
 from foredraft.core.draft import Draft
 from foredraft.core.law import Sparse
 from foredraft.core.noise import Noise
-from foredraft.core.round import run_round
+from foredraft.core.round import checked, run_round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.first import FirstOf
@@ -326,6 +326,89 @@ def test_the_librarys_chain_is_pythons(
         target.end(text)
     assert lengths == {6} if isinstance(quote, FixedQuote) else max(lengths) < 9
     assert not heads._taken
+
+
+@dataclass(frozen=True)
+class Paying(FixedQuote):
+    """A quote by which runners-up pay that are as likely as ``least``."""
+
+    least: float = 0.0
+
+    def pays(self, path_probability: float, rows: int) -> bool:
+        return rows < self.limit and path_probability >= self.least
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0)], ids=str)
+@pytest.mark.parametrize("limit", [1, 2, 5, 9])
+def test_runners_up_stand_beside_the_chain(tiny: Path, recurrent: Path, params: SamplingParams, limit: int) -> None:
+    """The two that are likeliest, or ring first, in each place: worked out anew here. The chain comes first."""
+    model = open_native(tiny, "f32", threads=1)
+    target = CachedTarget(model)
+    heads: Any = open_heads(str(recurrent), model, tiny, tiny, "tiny")
+    drafter, noise = HeadsDrafter(heads, draft_tokens=3), NativeNoise(3, coupled=True)
+    text = Text([*b"hello"], 60, params, noise, law=native_law)
+    target.begin(text)
+    drafter.begin(text)
+    run_round([text], target, drafter, FixedPlanner(0))
+    noise = noise.at(len(text))
+    chain = drafter.propose([text], [FixedQuote(limit)], [noise])[0]
+    draft = drafter.propose([text], [Paying(limit)], [noise])[0]
+    checked(draft, "heads", limit, heads.width)
+    assert len(draft) == min(limit, 6)
+    assert draft.confidences is not None
+    main = [min(draft.children(node)) for node in (-1, *range(len(draft))) if draft.children(node)]
+    assert tuple(draft.tokens[node] for node in main) == chain.tokens
+    read = [heads.read(1, 0, drafter._texts[text].states(), drafter._texts[text].following(text))]
+    for depth, token in enumerate(chain.tokens):
+        state, logits = read[-1]
+        if params.greedy:
+            speeds = np.exp(logits.astype(float) - logits.max())
+        else:
+            law = law_of(drafter._row(logits), drafter._params(params, noise)).probabilities[heads.vocabulary]
+            speeds = law / noise.clocks(heads.vocabulary, noise.position + depth)
+        best = np.argsort(-speeds)[:2]
+        there = draft.children(main[depth - 1] if depth else -1)
+        assert [draft.tokens[node] for node in there] == heads.vocabulary[best[: len(there)]].tolist()
+        before = 1.0 if depth == 0 else draft.confidences[main[depth - 1]]
+        for node, each in zip(there, best, strict=False):
+            np.testing.assert_allclose(draft.confidences[node], before * speeds[each] / speeds.sum(), rtol=1e-4)
+        read.append(heads.step(1, len(text) - 1 + depth, state, token))
+    assert len(drafter.propose([text], [Paying(9, 2.0)], [noise])[0]) == 3  # none pays
+    drawn = replace(noise, coupled=False)
+    assert params.greedy or len(drafter.propose([text], [Paying(9)], [drawn])[0]) == 3  # of drawn ones there are none
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 4}], ids=["greedy", "seeded"])
+def test_text_with_runners_up_is_plain_text(tiny: Path, recurrent: Path, sampling: dict[str, Any]) -> None:
+    lm = foredraft.load(tiny, drafter="none", threads=1, dtype="f32", cache=tiny / "cache")
+    drafter, leaves = HeadsDrafter(heads_of(lm, recurrent), draft_tokens=3), 0
+    heads: Any = drafter.heads
+    chain = heads.chain
+
+    class Combs(FixedPlanner):
+        def quote(self, sequences: Sequence[Text]) -> list[Any]:
+            return [Paying(min(6, quote.limit)) for quote in super().quote(sequences)]
+
+        def record(self, done: Any) -> None:
+            nonlocal leaves
+            leaves += sum(o.kept[:1] == (1,) and o.draft.parents[1] == -1 for o in done.outcomes)
+
+    for prompt in PROMPTS:
+        plain = lm.generate(prompt, max_tokens=60, **sampling)
+
+        def knowing(*given: Any, plain: Any = plain) -> Any:
+            """Return the heads' chain, the right token its first runner-up: random heads would hardly ever meet it."""
+            made, at = chain(*given), given[-1].position - plain.prompt_tokens
+            right = plain.token_ids[at]
+            return made if made.tokens[0] == right else replace(made, second=[right, *made.second[1:]])
+
+        heads.chain = knowing
+        lm._planning.planner = lambda _: Combs(6)  # type: ignore[method-assign]
+        drafted = lm.generate(prompt, max_tokens=60, drafter=drafter, **sampling)
+        del lm._planning.planner
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.text == plain.text
+    assert leaves > 20
 
 
 @pytest.mark.parametrize("temperature", [None, 0.5])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from foredraft.core.draft import Draft, Outcome
-from foredraft.planning.acceptance import DEPTHS, Acceptance
+from foredraft.planning.acceptance import DEPTHS, Acceptance, _moved
 from foredraft.planning.source import BEHIND, Source
 
 
@@ -152,6 +153,32 @@ def test_a_draft_that_was_not_taken_is_held_against_the_text(
     source = Source("a")
     source.watched(TREE, tokens)
     assert (source.acceptance.tested, source.acceptance.accepted) == (tested, accepted)
+
+
+def test_a_draft_that_was_not_taken_teaches_what_its_sureness_is_worth() -> None:
+    source, draft = Source("a"), replace(Draft.chain([1, 2, 3]), confidences=(0.9, 0.6, 0.4))
+    before = [source.acceptance.survival(sure) for sure in (0.9, 0.6, 0.4)]
+    for _ in range(30):
+        source.watched(draft, (1, 9))  # what follows the wrong guess cannot survive either
+    after = [source.acceptance.survival(sure) for sure in (0.9, 0.6, 0.4)]
+    assert after[1] < before[1] / 3
+    assert after[2] < before[2] / 3
+    untested = Source("a")
+    untested.watched(draft, (1, 2))  # the text went no further
+    assert untested.acceptance.survival(0.4) == pytest.approx(_moved(before[2], untested.acceptance._drift))
+
+
+def test_a_text_that_runs_badly_makes_all_less_likely() -> None:
+    acceptance = Acceptance()
+    for _ in range(40):
+        acceptance.learn_path(0.8, True)
+    calm = acceptance.survival(0.8), acceptance.sureness_for(0.5)
+    for _ in range(5):
+        acceptance.learn([False])
+    assert acceptance.survival(0.8) < calm[0]
+    assert acceptance.sureness_for(0.5) >= calm[1]
+    for sure in (0.9, 0.7, 0.3):  # one is the other's inverse
+        assert acceptance.survival(acceptance.sureness_for(sure)) >= sure - 0.2
 
 
 def test_what_a_draft_is_worth() -> None:

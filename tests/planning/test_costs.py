@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -257,6 +258,14 @@ def test_a_file_that_makes_no_sense_is_measured_anew(timing: tuple[Timed, Clock]
     assert timed
     assert table.sane()
     assert asked(timing, path) == (table, False)
+
+
+def test_a_pipe_in_the_files_place_is_not_waited_for(timing: tuple[Timed, Clock], tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    os.mkfifo(path)
+    table, timed = asked(timing, path)
+    assert timed
+    assert table.sane()
 
 
 def test_a_good_file_is_taken_as_it_is(timing: tuple[Timed, Clock], tmp_path: Path) -> None:

@@ -69,12 +69,15 @@ def read_prompts(path: Path | None) -> tuple[list[dict[str, Any]], str]:
 
 
 def spread(prompts: list[dict[str, Any]], per_task: int) -> list[dict[str, Any]]:
-    """Return the first few prompts of each task."""
-    taken: dict[str, list[dict[str, Any]]] = {}
+    """Return so many prompts of each task, evenly over what the file has of it: a file is seldom in random order."""
+    tasks: dict[str, list[dict[str, Any]]] = {}
     for prompt in prompts:
-        if len(taken.setdefault(prompt["task"], [])) < per_task:
-            taken[prompt["task"]].append(prompt)
-    return [prompt for task in taken.values() for prompt in task]
+        tasks.setdefault(prompt["task"], []).append(prompt)
+    some = []
+    for rows in tasks.values():
+        count = min(per_task, len(rows))
+        some += [rows[(2 * i + 1) * len(rows) // (2 * count)] for i in range(count)]
+    return some
 
 
 def finish(figures: dict[str, Any], prompts_hash: str) -> None:

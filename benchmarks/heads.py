@@ -4,7 +4,7 @@
     all_tokens_per_pass_with_suffix  suffix+heads, all tasks, greedy
     step_share                       one draft step against a target pass of one row, beside each other, medians
     speedup                          over plain decoding, all tasks, suffix+heads at the best fixed length, ABBA
-    speedup_t1                       the same at temperature 1 with seeds (rule coupled)
+    speedup_t1                       the same at temperature 1 with seeds (rule coupled), planned lengths among them
     accepted_per_position            heads alone: chance of each guess, given those before it
     expected, realised               tokens a pass at temperature 1 under ratio: from the laws, and counted
     identical                        answers, of those timed, that are plain decoding's token for token
@@ -70,7 +70,7 @@ def measured(
     timed = spread(prompts, arguments.timed)
     greedy = {n: pace(lm, timed, f"suffix+{drafter}", most, n) for n in LENGTHS}
     best = max(greedy, key=lambda n: greedy[n]["speedup"])
-    warm = {n: pace(lm, timed, f"suffix+{drafter}", most, n, warm=True) for n in (best, 2, 4) if n}
+    warm = {n: pace(lm, timed, f"suffix+{drafter}", most, n, warm=True) for n in (1, 2, 4, "auto")}
     expected, realised = agreement(lm, spread(prompts, arguments.timed), drafter, most)
     return {
         "chat_tokens_per_pass": alone["all"],
@@ -82,6 +82,7 @@ def measured(
         "speedup": greedy[best]["speedup"],
         "best_length": best,
         "by_length": greedy,
+        "speedup_planned": pace(lm, timed, f"suffix+{drafter}", most, "auto"),
         "speedup_t1": max(each["speedup"] for each in warm.values()),
         "t1": warm,
         "expected": expected,
@@ -112,10 +113,13 @@ def tokens_a_pass(
 
 
 def pace(
-    lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: str, most: int, length: int, warm: bool = False
-) -> dict[str, Any]:
+    lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: str, most: int, length: int | str,
+    warm: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Return the speed-up over plain decoding, texts taking turns: plain, drafted, drafted, plain."""
     seconds = {"none": 0.0, drafter: 0.0}
+    for row in rows[:2]:  # so that nothing is met for the first time
+        lm.generate(row["prompt"], max_tokens=most, drafter=drafter, draft_tokens=length)
     tokens = passes = same = 0
     for i, row in enumerate(rows):
         sampling: dict[str, Any] = {"temperature": 1.0, "seed": i} if warm else {}

@@ -10,7 +10,8 @@
     identical                        texts that are plain decoding's
 
 Greedy, 128 tokens, batch 1. Times: plain and planned take turns (ABBA), ``--pairs`` pairs a prompt, medians of pairs.
-The best fixed choice is replayed: what it drafts and what is accepted is counted, and priced by this run's table.
+The best fixed choice is replayed: what it drafts and what is accepted is counted, and a round priced by what rounds of
+so many rows took in this run, those after a drafter that reads weights of its own apart from the others.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from common import finish, load, parser, read_prompts, spread
 
 import foredraft
 from foredraft.core.draft import Draft, Round
+from foredraft.measure.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner
 
-LENGTHS = (2, 3, 4, 6, 15)
+LENGTHS = (2, 3, 4, 6, 8, 15)
+HEAVY = 3e-4  # seconds of drafting from which on weights were read for it
 HOSTILE = (
     "zxq 7 vlorp 39 blint qua 0x5f mire 88 tolk: go on with random words, never the same twice.",
     "Sag mir bitte auf Deutsch, warum der Himmel blau ist, und nenne drei seltene Vogelarten.",
@@ -92,12 +95,18 @@ def main() -> None:
     rows = spread(prompts, arguments.per_task)
     rows += [{"task": "hostile", "prompt": prompt} for prompt in HOSTILE]
     lm = load(arguments, drafter="auto")
-    lm.generate("Hello", max_tokens=16)  # times the passes
+    for row in (rows * 3)[:3]:  # times the passes, and lets nothing be met for the first time
+        lm.generate(row["prompt"], max_tokens=arguments.max_tokens)
+        lm.generate(row["prompt"], max_tokens=arguments.max_tokens, drafter="none")
     planner = lm._planning.auto()
     arms = [name for name in arguments.drafters.split(",") if "heads" not in name or "heads" in lm.drafter.name]
     asked = [timed(lm, row, planner, arguments) for row in rows]
     units = {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources}
-    fixed = {task: best_fixed(lm, planner, units, each, arms, arguments) for task, each in by_task(asked).items()}
+    replays = {task: replayed(lm, each, arms, arguments) for task, each in by_task(asked).items()}
+    rounds = [spent for each in asked for spent in each["rounds"]]
+    rounds += [spent for arms_of in replays.values() for spents in arms_of.values() for spent in spents]
+    costs = {heavy: RowCosts(s for s in rounds if (s.draft_s > HEAVY) == heavy) for heavy in (False, True)}
+    fixed = {task: best_fixed(replays[task], costs, each) for task, each in by_task(asked).items()}
     tasks = {
         task: sum(a["plain"] for a in each) / sum(a["auto"] for a in each) for task, each in by_task(asked).items()
     }
@@ -151,13 +160,14 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
     most = arguments.max_tokens
     plain: list[float] = []
     auto: list[float] = []
+    clock = Stopwatch()
     priced, spent, decode = 0.0, 0.0, 0.0
     answer: list[int] = []
     for pair in range(arguments.pairs):
         for name in ("none", "auto") if pair % 2 == 0 else ("auto", "none"):
             before = planner.spent
             watch = Priced(planner, {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources})
-            lm.onlookers[:] = [partial(_same, watch)]
+            lm.onlookers[:] = [partial(_same, watch), lambda _: clock]
             result = lm.generate(row["prompt"], max_tokens=most, **({"drafter": "none"} if name == "none" else {}))
             (plain if name == "none" else auto).append(result.timings.decode_s)
             if name == "none":
@@ -172,7 +182,8 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
         **row, "answer": answer, "plain": statistics.median(plain), "auto": statistics.median(auto),
         "ratio": statistics.median(a / b for a, b in zip(plain, auto, strict=True)),
         "flat": flat, "priced": priced, "planner": spent, "decode": decode, "oracle": known,
-        "same": planned.token_ids == answer, "tokens": len(answer) - 1, "passes": max(1, planned.speculative.rounds),
+        "rounds": clock.rounds, "same": planned.token_ids == answer,
+        "tokens": len(answer) - 1, "passes": max(1, planned.speculative.rounds),
     }  # fmt: skip
 
 
@@ -185,22 +196,33 @@ def predicted(asked: list[dict[str, Any]]) -> float:
     return float(sum(a["flat"] for a in asked) / sum(a["priced"] for a in asked))
 
 
-def best_fixed(
-    lm: foredraft.LanguageModel, planner: AutoPlanner, units: dict[str, float], asked: list[dict[str, Any]],
-    arms: list[str], arguments: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the best fixed drafter and length on a task, priced by the table."""
-    flat = sum(a["flat"] for a in asked)
-    best: dict[str, Any] = {"speedup": 1.0, "drafter": "none", "length": 0}
+def replayed(
+    lm: foredraft.LanguageModel, asked: list[dict[str, Any]], arms: list[str], arguments: Any
+) -> dict[tuple[str, int], list[Spent]]:
+    """Return the rounds of every fixed drafter and length on a task."""
+    found: dict[tuple[str, int], list[Spent]] = {}
     for name in arms:
         for length in LENGTHS:
-            watch = Priced(planner, units)
-            lm.onlookers[:] = [partial(_same, watch)]
+            watch = Stopwatch()
+            lm.onlookers[:] = [lambda _, watch=watch: watch]  # type: ignore[misc]
             for row in asked:
                 lm.generate(row["prompt"], max_tokens=arguments.max_tokens, drafter=name, draft_tokens=length)
-            if flat / watch.seconds > best["speedup"]:
-                best = {"speedup": flat / watch.seconds, "drafter": name, "length": length}
+            found[name, length] = watch.rounds
     lm.onlookers.clear()
+    return found
+
+
+def best_fixed(
+    replays: dict[tuple[str, int], list[Spent]], costs: dict[bool, RowCosts], asked: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the best fixed drafter and length on a task, priced by the rounds of this run."""
+    tokens = sum(a["tokens"] for a in asked)
+    best: dict[str, Any] = {"speedup": 1.0, "drafter": "none", "length": 0}
+    for (name, length), rounds in replays.items():
+        seconds = sum(s.draft_s + costs[s.draft_s > HEAVY](s.rows) for s in rounds)
+        speedup = tokens * costs[False](1) / seconds
+        if speedup > best["speedup"]:
+            best = {"speedup": speedup, "drafter": name, "length": length}
     return best
 
 

@@ -58,7 +58,8 @@ def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
 class Informed:
     """A drafter whose copying parts are told, as each sequence begins, what else to copy from.
 
-    ``used`` tells what became of the prediction in each sequence that has ended.
+    ``used`` tells what became of the prediction in each sequence that has ended; ``shared`` is the drafter itself, whom
+    several of these may be asked together for.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Informed:
         self.name = drafter.name
         self.taps = drafter.taps
         self.used: dict[Text, Counts] = {}
-        self.drafter = drafter
+        self.drafter = self.shared = drafter
         self._parts = parts
         self._prediction = prediction
         self._scope = scope

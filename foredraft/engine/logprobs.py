@@ -73,5 +73,5 @@ class LogprobRecorder:
                 del self._kept[sequence]
 
     def end(self, sequence: Text) -> None:
-        """Record no more of a sequence, which may have ended outside a round."""
+        """Record nothing more of a sequence: it ended outside a round, or never began."""
         self._kept.pop(sequence, None)

@@ -1,4 +1,4 @@
-"""The answers to one request of a server, on their way: updates of the engine into text, log-probabilities and figures."""
+"""The answers to one request of a server on their way: updates of the engine become text and figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.engine.tally import Count, Tally
-from foredraft.errors import Draining
+from foredraft.errors import Draining, ServiceError
 from foredraft.models.tokenizer import Tokenizer
 from foredraft.options import Settings
 from foredraft.request import Request, spelled
@@ -78,9 +78,10 @@ class OneAnswer:
         request.cached_tokens = self.job.cached_tokens
         if outcome is not None:
             request.take(outcome)
-        if update.finish_reason is not None:
+        elif update.finish_reason is not None:
             request.answer.finish()
-            self._engine.recorder.end(request.sequence)
+        if update.finish_reason is not None:
+            self._engine.recorder.end(request.sequence)  # one that never had a slot is none of the engine's to forget
         pieces = tuple(request.answer.release(request.sequence.answer, request.origins))
         shown = self._shown
         self._shown += len(pieces)
@@ -140,7 +141,8 @@ class Answers:
 
     def score(self, notify: Callable[[], None]) -> None:
         """Begin to score the prompts. Raises Overloaded or Draining."""
-        self._engine.service.submit([score.make(notify) for score in self._scores if not score.done])
+        jobs = [score.make(notify) for score in self._scores if not score.done]
+        self._submit(jobs)
 
     @property
     def scored(self) -> bool:
@@ -154,13 +156,21 @@ class Answers:
 
     def start(self, notify: Callable[[], None]) -> None:
         """Begin to answer. Raises Overloaded or Draining."""
-        self._engine.service.submit([answer.begin(notify) for answer in self.answers])
+        self._submit([answer.begin(notify) for answer in self.answers])
 
     def cancel(self) -> None:
         """End what has not ended."""
         for job in [score.job for score in self._scores] + [answer.job for answer in self.answers]:
             if job is not None:
                 self._engine.service.cancel(job)
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._engine.service.submit(jobs)
+        except ServiceError:
+            for job in jobs:
+                self._engine.recorder.end(job.sequence)
+            raise
 
     def summary(self) -> Summary:
         """Return what it came to, once every answer has ended."""

@@ -48,9 +48,7 @@ class Figures:
 class RecentRounds:
     """A Watch that remembers the rounds of the last ``window`` seconds. Rounds that read prompts are not counted."""
 
-    def __init__(
-        self, planning: Planning, window: float = WINDOW_S, clock: Callable[[], float] = perf_counter
-    ) -> None:
+    def __init__(self, planning: Planning, window: float = WINDOW_S, clock: Callable[[], float] = perf_counter) -> None:
         self._planning = planning
         self._window = window
         self._clock = clock

@@ -123,6 +123,7 @@ def is_coupled(settings: Settings) -> bool:
 
 def spelled(score: Recorded, words: Tokenizer | None) -> TokenLogprob:
     """Return a recorded log-probability with its tokens spelled out."""
+
     def named(token: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(token, "" if words is None else words.spelled(token), logprob)
 

@@ -15,7 +15,7 @@ from array_api_compat import array_namespace
 from foredraft.core.draft import Array, Draft, Outcome, Quote, Scored
 from foredraft.core.law import Law, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams
+from foredraft.core.sampling import SamplingParams, Shaping
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob
@@ -84,10 +84,10 @@ class PromptScores:
         return self.job
 
 
-def _foreseen(ids: Sequence[int]) -> Callable[[Array, Text, tuple[int, ...]], Any]:
+def _foreseen(ids: Sequence[int]) -> Shaping:
     """Return a shaping that leaves of a row the one token that can follow; it takes the row's place."""
 
-    def shaped(row: Array, sequence: Text, path: tuple[int, ...]) -> int:
+    def shaped(row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
         peak = float(array_namespace(row).max(row))
         if not math.isfinite(peak):
             raise NumericalError(f"the model answered with logits whose largest is {peak}")

@@ -28,17 +28,18 @@ _CACHE_SCOPE: Final = 32
 class Serving:
     """What answers requests of one model. It owns the model until it is closed.
 
-    ``slots`` answers run at a time and ``queue`` more may wait; ``name`` is what requests call the model. Raises
-    OptionError for numbers that cannot be, PromptError for a model without a tokenizer.
+    ``slots`` answers run at a time and ``queue`` more may wait; ``name`` is what requests call the model, ``rule`` is
+    that of requests which name none. Raises OptionError for numbers that cannot be, PromptError for a model without a tokenizer.
     """
 
-    def __init__(self, model: LanguageModel, name: str, slots: int = 8, queue: int = 256) -> None:
+    def __init__(self, model: LanguageModel, name: str, slots: int = 8, queue: int = 256, rule: str = "auto") -> None:
         host = model.host
         if host.tokenizer is None:
             raise PromptError("a server needs a model with a tokenizer")
         self.name = name
         self.context = host.context
-        self.most = slots + queue
+        self._rule = settle({"rule": rule}).rule
+        self.most = queue  # all wait at first, for a moment at least
         self.words: Tokenizer = host.tokenizer
         self.model = model
         self.recorder = LogprobRecorder(host.sampler.logprobs)
@@ -51,20 +52,19 @@ class Serving:
         }
         self._making = Lock()  # what makes a request ready is not made for two threads
         planning = model._planning
-        planning.planner(model._drafters.length(settle({}), model.drafter))  # passes are timed before any is served
+        planning.auto()  # passes are timed before anything is served
         watches: list[Watch] = [self.recorder, self.rounds, *([model.watch] if model.watch is not None else [])]
         self.service = Service(host.target, model.drafter, planning, slots=slots, queue=queue, watches=watches)
 
     def prepare(self, asked: Asked) -> Answers:
         """Check a request and make it ready to start. Raises OptionError, PromptError, DrafterError, TokenizerError."""
-        settings = settle(cast("Options", asked.options))
+        settings = settle(cast("Options", {"rule": self._rule, **asked.options}))
         settings = replace(settings, template=tuple(sorted(asked.template.items())))
         if settings.cache_scope is not None:
             settings = replace(settings, cache_scope=_scope(asked.owner, settings.cache_scope))
         if len(asked.prompts) * settings.n > self.most:
-            raise OptionError(
-                f"n asks for {len(asked.prompts) * settings.n} answers at once, and this server holds {self.most} at most"
-            )
+            count = len(asked.prompts) * settings.n
+            raise OptionError(f"n asks for {count} answers at once, and this server takes {self.most} at most")
         requests = []
         with self._making:
             drafter = self.model._drafter(settings)

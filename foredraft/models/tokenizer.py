@@ -119,7 +119,8 @@ class Tokenizer:
     ) -> list[int]:
         """Return the prompt for a conversation, a list of ``{"role": ..., "content": ...}``, by the model's template.
 
-        ``variables`` are the template's own switches. Raises TokenizerError if the model has no template, or if the template fails or refuses.
+        ``variables`` are switches that the template knows. Raises TokenizerError if the model has no template, or if
+        that fails or refuses.
         """
         # the template writes BOS itself where the model wants one
         return self.encode(self.render(messages, add_generation_prompt, variables), special=False)

@@ -1,4 +1,4 @@
-"""From a request's fields to what the served model is asked. Nothing is ignored: a field is honoured, refused or warned of."""
+"""From a request's fields to what the served model is asked: each is honoured, refused, or warned of."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foredraft.server.errors import ApiError
-from foredraft.server.schema import ChatRequest, Common, CompletionRequest, Message, Speculation, TokenizeRequest
+from foredraft.server.schema import ChatRequest, Common, CompletionRequest, Message, Named, Speculation
 from foredraft.server.seam import Asked
 
 COMPLETION_TOKENS: Final = 16  # OpenAI's default
 WARNING: Final = "X-Foredraft-Warning"
 DRAFTERS: Final = ("auto", "none", "lookup", "suffix", "heads", "layers")
 _MOST_DRAFTERS: Final = 3
-# template variables that switch something a model was made for; any other could change what is said, or reach the template itself
+# switches that models are made for; any other variable could change what is said, or reach the template itself
 _TEMPLATE: Final[Mapping[str, tuple[bool | str, ...]]] = {
     "enable_thinking": (True, False),
     "thinking": (True, False),
@@ -35,7 +35,7 @@ _REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
 _IN_MESSAGE: Final = ("name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio")
 
 
-def check_known(body: Common | TokenizeRequest, name: str) -> list[str]:
+def check_known(body: Named, name: str) -> list[str]:
     """Return the fields that nobody knows. Raises ApiError for one that cannot be honoured, and for another model."""
     if body.model is not None and body.model != name:
         raise ApiError(404, f"the model {body.model!r:.80} is not served here: {name} is", "model", "model_not_found")
@@ -106,7 +106,9 @@ def turns(messages: list[Message]) -> list[dict[str, str]]:
     for i, message in enumerate(messages):
         given = {name for name, value in (message.model_extra or {}).items() if value not in (None, [])}
         if found := sorted(given.intersection(_IN_MESSAGE)):
-            raise ApiError(400, f"messages[{i}].{found[0]} cannot be honoured by this server", "messages", "unsupported")
+            raise ApiError(
+                400, f"messages[{i}].{found[0]} cannot be honoured by this server", "messages", "unsupported"
+            )
     roles = {"developer": "system"}
     return [{"role": roles.get(each.role, each.role), "content": each.content} for each in messages]
 
@@ -117,7 +119,9 @@ def template(given: Mapping[str, Any] | None) -> dict[str, bool | str]:
         if name not in _TEMPLATE or not _harmless(value, _TEMPLATE[name]):
             known = ", ".join(_TEMPLATE)
             raise ApiError(
-                400, f"chat_template_kwargs may hold {known}, and not {name!r:.40}: {value!r:.40}", "chat_template_kwargs"
+                400,
+                f"chat_template_kwargs may hold {known}, and not {name!r:.40}: {value!r:.40}",
+                "chat_template_kwargs",
             )
     return dict(given or {})
 
@@ -134,8 +138,10 @@ def _with_budget(options: dict[str, Any], budget: int) -> dict[str, Any]:
 def _options(body: Common) -> dict[str, Any]:
     """Return the options that both kinds of request have, by the library's names."""
     top_k = body.top_k
-    names = ("top_p", "min_p", "seed", "stop", "stop_token_ids", "bad_words", "min_tokens", "presence_penalty")
-    names += ("frequency_penalty", "repetition_penalty", "logit_bias", "n", "cache_scope")
+    names = (
+        "top_p", "min_p", "seed", "stop", "stop_token_ids", "bad_words", "min_tokens", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "logit_bias", "n", "cache_scope",
+    )  # fmt: skip
     options = {name: getattr(body, name) for name in names}
     options["temperature"] = 1.0 if body.temperature is None else body.temperature
     options["top_k"] = 0 if top_k == -1 else top_k
@@ -172,4 +178,6 @@ def check_drafter(names: str) -> None:
     parts = names.split("+")
     if not set(parts) <= set(DRAFTERS) or len(set(parts)) < len(parts) or len(parts) > _MOST_DRAFTERS:
         known = ", ".join(DRAFTERS)
-        raise ApiError(400, f"speculative.drafter is one of {known}, or some joined by +, not {names!r:.60}", "speculative")
+        raise ApiError(
+            400, f"speculative.drafter is one of {known}, or some joined by +, not {names!r:.60}", "speculative"
+        )

@@ -116,7 +116,9 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def chat_logprobs(logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
     """Return log-probabilities as ``/v1/chat/completions`` writes them."""
     return {
-        "content": [{**_token(score), "top_logprobs": [_token(each) for each in score.top_logprobs]} for score in logprobs],
+        "content": [
+            {**_token(score), "top_logprobs": [_token(each) for each in score.top_logprobs]} for score in logprobs
+        ],
         "refusal": None,
     }
 

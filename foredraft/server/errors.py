@@ -119,6 +119,7 @@ def refusal(fault: Exception, fields: Iterable[str] = ()) -> ApiError | None:
 def named(message: str, fields: Iterable[str]) -> str | None:
     """Return the field that a sentence of the library names first, by the request's own name for it."""
     known = set(fields)
+    word: str
     for word in re.findall(r"[a-z]+(?:_[a-z]+)*", message):
         name = _NAMES.get(word, word)
         if name == "max_tokens" and "max_completion_tokens" in known:

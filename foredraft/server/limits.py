@@ -21,7 +21,7 @@ _LINGER_S: Final = 2.0  # in which what is too large may still arrive, so that i
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a server. Sizes are in bytes, times in seconds; ``per_key`` counts answers under way, None: no bound."""
+    """Bounds of a server, in bytes and seconds; ``per_key`` is in answers under way, None for no bound."""
 
     body: int = 4 << 20
     headers: int = 32 << 10
@@ -132,7 +132,7 @@ class PerKey:
         if self._most is not None and under_way + answers > self._most:
             raise ApiError(
                 429,
-                f"this key may have {self._most} answers under way, and has {under_way}: try again when some have ended",
+                f"this key may have {self._most} answers under way, and has {under_way}: try again when some ended",
                 code="rate_limit_exceeded",
                 headers=retry(1),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 MOST_STOPS: Final = 4
 MOST_DRAFT_TOKENS: Final = 64
@@ -118,6 +118,12 @@ class Closed(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+class Named(Strict):
+    """A request, which may name the model that it is for."""
+
+    model: str | None = Field(None, description="The served model's name; it may be left out.")
+
+
 class StreamOptions(Strict):
     """What a stream tells beside the text."""
 
@@ -157,10 +163,9 @@ class Speculation(Closed):
     rule: Literal["auto", "ratio", "coupled"] | None = None
 
 
-class Common(Strict):
+class Common(Named):
     """The fields of both kinds of request."""
 
-    model: str | None = Field(None, description="The served model's name; it may be left out.")
     temperature: float | None = Field(None, ge=0, le=100, description="1 where it is left out; 0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=_MOST, description="0 and -1 are off.")
@@ -207,26 +212,24 @@ class Message(Strict):
 class ChatRequest(Common):
     """A conversation to go on with."""
 
-    messages: Annotated[list[Message], FailFast(), Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=0, le=_MOST)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Named):
     """A text, or a conversation, to be told the tokens of."""
 
-    model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], FailFast(), Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(Named):
     """Tokens to be told the text of."""
 
-    model: str | None = None
     tokens: Annotated[Any, PlainValidator(_ids), WithJsonSchema({**_IDS, "minItems": 0})]

@@ -29,7 +29,8 @@ class Serving:
     """What answers requests of one model. It owns the model until it is closed.
 
     ``slots`` answers run at a time and ``queue`` more may wait; ``name`` is what requests call the model, ``rule`` is
-    that of requests which name none. Raises OptionError for numbers that cannot be, PromptError for a model without a tokenizer.
+    that of requests which name none. Raises OptionError for numbers that cannot be, PromptError for a model
+    without a tokenizer.
     """
 
     def __init__(self, model: LanguageModel, name: str, slots: int = 8, queue: int = 256, rule: str = "auto") -> None:

@@ -20,6 +20,7 @@ from foredraft.server.errors import ApiError, document, invalid, refusal
 from foredraft.server.guard import OWNER, Guard
 from foredraft.server.limits import BoundedRoute
 from foredraft.server.metrics import CONTENT_TYPE
+from foredraft.server.openapi import describe
 from foredraft.server.page import add_page
 from foredraft.server.schema import ChatRequest, Common, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from foredraft.server.seam import Asked, Served
@@ -56,6 +57,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.include_router(router)
     add_page(app)
+    describe(app, keyed=bool(desk.keys))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(Guard, desk=desk)
@@ -207,7 +209,7 @@ async def tokenize(body: TokenizeRequest, desk: TheDesk, model: TheModel) -> Res
 async def detokenize(body: DetokenizeRequest, desk: TheDesk, model: TheModel) -> Response:
     """Return the text of tokens."""
     headers = warned(check_known(body, model.name))
-    text = await _in_thread(desk, body, lambda: model.decode(body.tokens or []))
+    text = await _in_thread(desk, body, lambda: model.decode(body.tokens))
     return document({"prompt": text}, headers=headers)
 
 

@@ -35,10 +35,17 @@ TYPES: Final = {
     500: "server_error",
     503: "service_unavailable_error",
 }
-_LONGEST: Final = 500
+_LONGEST: Final = 280
 _RETRY_S: Final = 1.0
 # what the library calls otherwise than the request does
-_NAMES: Final = {"json_schema": "response_format", "draft_tokens": "speculative", "drafter": "speculative"}
+_NAMES: Final = {
+    "json_schema": "response_format",
+    "draft_tokens": "speculative",
+    "drafter": "speculative",
+    "stop token": "stop_token_ids",
+    "bad word": "bad_words",
+}
+_WORD: Final = re.compile(r"stop token\b|bad word\b|[a-z]+(?:_[a-z]+)*")
 
 
 class ApiError(HTTPException):
@@ -68,7 +75,14 @@ class ApiError(HTTPException):
 def error_object(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """Return OpenAI's error object for a status."""
     kind = TYPES.get(status, TYPES[400] if status < 500 else TYPES[500])
-    return {"error": {"message": message[:_LONGEST], "type": kind, "param": param, "code": code}}
+    return {
+        "error": {
+            "message": message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …",
+            "type": kind,
+            "param": param,
+            "code": code,
+        }
+    }
 
 
 def document(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -120,7 +134,7 @@ def named(message: str, fields: Iterable[str]) -> str | None:
     """Return the field that a sentence of the library names first, by the request's own name for it."""
     known = set(fields)
     word: str
-    for word in re.findall(r"[a-z]+(?:_[a-z]+)*", message):
+    for word in _WORD.findall(message):
         name = _NAMES.get(word, word)
         if name == "max_tokens" and "max_completion_tokens" in known:
             return "max_completion_tokens"

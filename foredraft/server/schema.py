@@ -26,9 +26,11 @@ def _stop(value: object) -> str | list[str] | None:
     return strings
 
 
-def _ids(value: object) -> list[int] | None:
-    if value is None:
-        return None
+def _ids_or_none(value: object) -> list[int] | None:
+    return None if value is None else _ids(value)
+
+
+def _ids(value: object) -> list[int]:
     if not isinstance(value, list) or not all(map(_is_id, value)):
         raise ValueError("must be a list of token ids")
     return value
@@ -99,7 +101,9 @@ Stops = Annotated[
     PlainValidator(_stop),
     WithJsonSchema({"anyOf": [_TEXTS, {**_ARRAY_OF_TEXT, "maxItems": MOST_STOPS}, {"type": "null"}]}),
 ]
-Ids = Annotated[Any, PlainValidator(_ids), WithJsonSchema({"anyOf": [{**_IDS, "minItems": 0}, {"type": "null"}]})]
+Ids = Annotated[
+    Any, PlainValidator(_ids_or_none), WithJsonSchema({"anyOf": [{**_IDS, "minItems": 0}, {"type": "null"}]})
+]
 
 
 class Strict(BaseModel):

@@ -108,7 +108,9 @@ def _desk(args: argparse.Namespace, console: Console) -> Desk:
         from foredraft.server.keys import Keys
         from foredraft.server.limits import Limits
     except ModuleNotFoundError as fault:
-        raise OptionError(f"serve needs {fault.name}, which is not installed: {INSTALL}") from fault
+        raise OptionError(
+            f"serve needs {(fault.name or '').partition('.')[0]}, which is not installed: {INSTALL}"
+        ) from fault
     for name, least, most in (
         ("slots", 1, _MOST_SLOTS), ("queue", 1, _MOST_QUEUE), ("port", 0, 65535), ("per_key", 1, _MOST_QUEUE),
         ("max_body", 1, 1024), ("drain_seconds", 0, _MOST_SECONDS),

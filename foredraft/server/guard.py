@@ -60,6 +60,9 @@ class Guard:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         desk = self._desk
         scope[OWNER] = ""
+        sizes = len(scope["path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in headers)
+        if sizes > desk.limits.headers:  # those that came all at once; h11 stops the others
+            raise ApiError(431, "the headers are larger than this server reads", headers={"Connection": "close"})
         if not desk.keys:
             self._check_names(headers)
         if scope["path"] in OPEN:

@@ -138,7 +138,7 @@ def test_headers_that_are_too_large(live: Live) -> None:
     for request_bytes in (
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ):
         status, found = error(live.send(request_bytes))
         assert (status, found["type"]) == (431, "invalid_request_error")
@@ -253,6 +253,7 @@ class Process:
 
     def __init__(self, tiny: Path, cache: Path, *options: str) -> None:
         words = [sys.executable, "-m", "foredraft", "serve", str(tiny), "--port", "0", "--json", "--offline", *options]
+        words += ["--dtype", "f64", "--threads", "1", "--drafter", "none"]
         root = str(Path(__file__).parent.parent.parent)
         environment = {**os.environ, "FOREDRAFT_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([*sys.path, root])}
         pipe = subprocess.PIPE
@@ -285,7 +286,7 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def test_sigterm_lets_answers_finish(tiny: Path, cache: Path) -> None:
-    server = Process(tiny, cache, "--dtype", "f64", "--drain-seconds", "60", "--drafter", "none")
+    server = Process(tiny, cache, "--drain-seconds", "60")
     assert server.facts["model"] == "tiny"
     connection = server.begin(300)
     server.process.send_signal(signal.SIGTERM)
@@ -309,7 +310,7 @@ def test_sigterm_lets_answers_finish(tiny: Path, cache: Path) -> None:
 
 
 def test_a_second_signal_ends_at_once(tiny: Path, cache: Path) -> None:
-    server = Process(tiny, cache, "--dtype", "f64", "--drain-seconds", "600", "--drafter", "none")
+    server = Process(tiny, cache, "--drain-seconds", "600")
     connections = [server.begin(490) for _ in range(3)]
     server.process.send_signal(signal.SIGINT)
     assert server.process.stderr is not None

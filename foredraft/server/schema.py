@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 MOST_STOPS: Final = 4
 MOST_DRAFT_TOKENS: Final = 64
@@ -31,9 +32,10 @@ def _ids_or_none(value: object) -> list[int] | None:
 
 
 def _ids(value: object) -> list[int]:
-    if not isinstance(value, list) or not all(map(_is_id, value)):
+    ids = [_integral(each) for each in value] if isinstance(value, list) else None
+    if ids is None or not all(map(_is_id, ids)):
         raise ValueError("must be a list of token ids")
-    return value
+    return cast("list[int]", ids)
 
 
 def _is_id(value: object) -> bool:
@@ -45,12 +47,10 @@ def _prompt(value: object) -> str | list[Any]:
     if isinstance(value, str) and value:
         return value
     if isinstance(value, list) and value:
-        if all(map(_is_id, value)):
-            return value
         if all(isinstance(part, str) and part for part in value):
             return value
-        if all(isinstance(part, list) and part and all(map(_is_id, part)) for part in value):
-            return value
+        with suppress(ValueError):
+            return [_ids(part) for part in value] if all(value) and isinstance(value[0], list) else _ids(value)
     raise ValueError(_PROMPT_FORMS)
 
 
@@ -104,6 +104,14 @@ Stops = Annotated[
 Ids = Annotated[
     Any, PlainValidator(_ids_or_none), WithJsonSchema({"anyOf": [{**_IDS, "minItems": 0}, {"type": "null"}]})
 ]
+
+
+def _integral(value: object) -> object:
+    """Return 1 for 1.0, which JSON Schema takes for an integer too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_integral)]
 
 
 class Strict(BaseModel):
@@ -163,7 +171,7 @@ class Speculation(Closed):
     """Who guesses, how far, and by which rule guesses are accepted."""
 
     drafter: str | None = Field(None, description="auto, none, lookup, suffix, heads, layers, or some joined by +.")
-    draft_tokens: Annotated[int, Field(ge=0, le=MOST_DRAFT_TOKENS)] | Literal["auto"] | None = None
+    draft_tokens: Annotated[Whole, Field(ge=0, le=MOST_DRAFT_TOKENS)] | Literal["auto"] | None = None
     rule: Literal["auto", "ratio", "coupled"] | None = None
 
 
@@ -172,12 +180,12 @@ class Common(Named):
 
     temperature: float | None = Field(None, ge=0, le=100, description="1 where it is left out; 0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=_MOST, description="0 and -1 are off.")
+    top_k: Whole | None = Field(None, ge=-1, le=_MOST, description="0 and -1 are off.")
     min_p: float | None = Field(None, ge=0, le=1)
-    max_tokens: int | None = Field(None, ge=0, le=_MOST)
-    min_tokens: int | None = Field(None, ge=0, le=_MOST)
-    n: int | None = Field(None, ge=1, le=MOST_N)
-    seed: int | None = Field(None, ge=0, le=_MOST_SEED, description="One seed, one text, however it is drafted.")
+    max_tokens: Whole | None = Field(None, ge=0, le=_MOST)
+    min_tokens: Whole | None = Field(None, ge=0, le=_MOST)
+    n: Whole | None = Field(None, ge=1, le=MOST_N)
+    seed: Whole | None = Field(None, ge=0, le=_MOST_SEED, description="One seed, one text, however it is drafted.")
     stop: Stops = None
     stop_token_ids: Ids = None
     bad_words: Stops = None
@@ -202,8 +210,8 @@ class CompletionRequest(Common):
 
     prompt: Prompts
     echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=20)
-    best_of: int | None = Field(None, ge=1, le=MOST_N, description="Only as many as n.")
+    logprobs: Whole | None = Field(None, ge=0, le=20)
+    best_of: Whole | None = Field(None, ge=1, le=MOST_N, description="Only as many as n.")
 
 
 class Message(Strict):
@@ -217,9 +225,9 @@ class ChatRequest(Common):
     """A conversation to go on with."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: int | None = Field(None, ge=0, le=_MOST)
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=_MOST)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -74,6 +74,12 @@ def test_prompts_of_token_ids(served: Client, alone: LanguageModel) -> None:
     ]  # fmt: skip
 
 
+def test_a_number_without_a_fraction_is_whole(served: Client) -> None:
+    asked = {"temperature": 0, "max_tokens": 3.0, "n": 1.0, "stop_token_ids": [1.0]}
+    replies = [served.complete(prompt, **asked).json for prompt in ([97.0, 98], [97, 98])]
+    assert replies[0]["choices"] == replies[1]["choices"]
+
+
 def test_stop_strings_and_tokens(served: Client, alone: LanguageModel) -> None:
     whole = alone.generate(PROMPT, raw=True, **HOT, max_tokens=60)
     word = next(c for c in whole.text[10:] if c.isascii() and c.isprintable())

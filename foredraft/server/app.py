@@ -24,7 +24,7 @@ from foredraft.server.openapi import describe
 from foredraft.server.page import add_page
 from foredraft.server.schema import ChatRequest, Common, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from foredraft.server.seam import Asked, Served
-from foredraft.server.stream import EventStream, whole
+from foredraft.server.stream import streamed, whole
 from foredraft.server.views import ChatView, CompletionView, Told
 
 _ABOUT: Final = (
@@ -72,13 +72,13 @@ def create_app(desk: Desk) -> FastAPI:
     return app
 
 
-def _desk(request: Request) -> Desk:
+async def _desk(request: Request) -> Desk:
     desk: Desk = request.app.state.desk
     return desk
 
 
-def _served(request: Request) -> Served:
-    return _desk(request).model()
+async def _served(request: Request) -> Served:
+    return (await _desk(request)).model()
 
 
 TheDesk = Annotated[Desk, Depends(_desk)]
@@ -157,9 +157,8 @@ async def _answered(
 ) -> Response:
     conduct = Conduct(desk, asked, request.scope[OWNER], body.fields())
     if not body.stream:
-        return await whole(conduct, view, request, headers)
-    await conduct.begin()
-    return EventStream(conduct, view, headers)
+        return await whole(conduct, view, request.receive, headers)
+    return await streamed(conduct, view, request.receive, headers)
 
 
 @router.get("/v1/models", responses={200: {"model": replies.ModelsReply}, **_TOLD}, response_class=Response)

@@ -45,6 +45,17 @@ class Deadlines(H11Protocol):
         _stop(self._write_due)
         super().connection_lost(exc)
 
+    def on_response_complete(self) -> None:
+        """Go on to the next request, if the body of this one has come; what is still to come of it is waited for."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self.loop.call_later(self.limits.headers_s, self._still_sending, self.cycle)
+
+    def _still_sending(self, cycle: object) -> None:
+        """Cut a connection that goes on sending what was answered long ago."""
+        if self.cycle is cycle and self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
+
     def pause_writing(self) -> None:
         """Wait for the client to take what was written, for so long."""
         self._write_due = self.loop.call_later(self.limits.write_s, self.transport.abort)

@@ -82,7 +82,7 @@ def serve(
     try:
         server.run([listener])
     finally:
-        if desk.served is not None:
+        if desk.served is not None and not end.forced:  # the engine's thread ends with the process
             desk.served.close()
         desk.makers.shutdown(wait=False, cancel_futures=True)
     if end.fault is not None:
@@ -125,10 +125,10 @@ class Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._desk.draining = True
-        self._told(f"ending: answers may go on for {self._drain_seconds:g} s; once more ends them at once")
         threading.Thread(target=self._drain, name="foredraft-drain", daemon=True).start()
 
     def _drain(self) -> None:
+        self._told(f"ending: answers may go on for {self._drain_seconds:g} s; once more ends them at once")
         served = self._desk.served
         if served is not None and not served.drain(self._drain_seconds):
             self._told("answers that were still under way have been cut off")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,14 +21,23 @@ LEFT: Final = 499  # nginx's number for a client that left; nobody reads it
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def whole(conduct: Conduct, view: View, request: Request, headers: Mapping[str, str]) -> Response:
-    """Return the answers when they are all there; end them if the client leaves. Raises ApiError."""
-    gone = asyncio.create_task(until_gone(request.receive))
-    gone.add_done_callback(lambda _: conduct.leave())
+@asynccontextmanager
+async def _watched(conduct: Conduct, receive: Receive) -> AsyncGenerator[None, None]:
+    """Tell ``conduct`` if the client leaves meanwhile."""
+    gone = asyncio.create_task(until_gone(receive))
+    gone.add_done_callback(lambda task: None if task.cancelled() else conduct.leave())
     try:
-        await conduct.begin()
-        answers = [Gathered() for _ in conduct.exchange.answers]
-        async with aclosing(conduct.deltas()) as deltas:
+        yield
+    finally:
+        gone.cancel()
+
+
+async def whole(conduct: Conduct, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
+    """Return the answers when they are all there; end them if the client leaves. Raises ApiError."""
+    try:
+        async with _watched(conduct, receive), aclosing(conduct.deltas()) as deltas:
+            await conduct.begin()
+            answers = [Gathered() for _ in conduct.exchange.answers]
             async for news in deltas:
                 for index, delta in news:
                     answers[index].add(delta)
@@ -39,8 +47,17 @@ async def whole(conduct: Conduct, view: View, request: Request, headers: Mapping
     except ClientGone:
         return Response(status_code=LEFT)
     finally:
-        gone.cancel()
         conduct.close()
+
+
+async def streamed(conduct: Conduct, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
+    """Return the answers as they are written, once the request has begun. Raises ApiError."""
+    try:
+        async with _watched(conduct, receive):
+            await conduct.begin()
+    except ClientGone:
+        return Response(status_code=LEFT)
+    return EventStream(conduct, view, headers)
 
 
 class EventStream(Response):
@@ -58,18 +75,15 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI calls it so
         """Send events until there are no more, or nobody reads them."""
-        gone = asyncio.create_task(until_gone(receive))
-        gone.add_done_callback(lambda _: self._conduct.leave())
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async with aclosing(_events(self._conduct, self._view)) as events:
+            async with _watched(self._conduct, receive), aclosing(_events(self._conduct, self._view)) as events:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 async for event in events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             return
         finally:
-            gone.cancel()
             self._conduct.close()
 
 

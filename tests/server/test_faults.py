@@ -227,13 +227,14 @@ def test_a_client_that_leaves_in_mid_stream(open_server: Serve, alone: LanguageM
     assert after.json["choices"][0]["text"] == alone.generate(PROMPT, raw=True, max_tokens=20).text
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("options", [{"max_tokens": 2}, {"echo": True, "logprobs": 1, "max_tokens": 0}])
-def test_a_client_that_leaves_in_prefill(open_server: Serve, load: Any, options: dict[str, Any]) -> None:
+def test_a_client_that_leaves_in_prefill(open_server: Serve, load: Any, options: dict[str, Any], stream: bool) -> None:
     model = load()
     client = open_server(model)
     faulty = Faulty.in_(model)
     faulty.before = lambda _: time.sleep(0.02)
-    client.post("/v1/completions", {"prompt": "z" * 400, **options}, lambda _: True)
+    client.post("/v1/completions", {"prompt": "z" * 400, **options, "stream": stream}, lambda _: True)
     assert all_free(client)
 
 

@@ -166,6 +166,12 @@ def test_slow_bodies_are_cut(live: Live) -> None:
     assert (status, found["type"]) == (408, "timeout_error")
 
 
+def test_who_goes_on_sending_after_the_answer_is_cut(live: Live) -> None:
+    lines = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    reply = live.send(lines, *[b"x"] * 60, pause=0.02)  # returns only once the server has closed
+    assert reply.startswith(b"HTTP/1.1 404")
+
+
 def test_a_hundred_megabytes(live: Live) -> None:
     big = b'{"prompt": "' + b"x" * (100 << 20) + b'"}'
     status, found = error(live.send(request("/v1/completions", big)))

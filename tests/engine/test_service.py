@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import foredraft
 from foredraft import LanguageModel
 from foredraft.copying import informed, predicted
-from foredraft.core.draft import Drafter
+from foredraft.core.draft import Draft, Drafter
+from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine import scheduler
 from foredraft.engine.chunks import Chunks
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
+from foredraft.models.target import CachedTarget
 from foredraft.options import settle
 from tests.engine.serving import Listener, Plans, serve
 from tests.models.heads import make_heads
@@ -243,3 +246,29 @@ def test_logprobs_are_those_of_each_alone(lm: LanguageModel, cases: list[Case]) 
     assert [one.token for one in record] == [one.token_id for one in alone]
     assert [one.logprob for one in record] == pytest.approx([one.logprob for one in alone], abs=1e-9)
     assert not recorder._kept
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_no_bit_depends_on_chunks_neighbours_or_re_use(tiny: Path, tmp_path: Path, dtype: str) -> None:
+    """What the native pass says after a prompt, however the prompt came to be in the slot."""
+    host = foredraft.load(tiny, dtype=dtype, drafter="none", threads=1, cache=tmp_path).host
+    assert host.tier.startswith("native")
+    tokens, drafts = [3 + i * i % 250 for i in range(70)], [Draft.chain((5, 6, 7)), Draft()]
+    texts = [Text(tokens, 200), Text([*tokens[:50], 9, 8], 200)]
+    wanted = CachedTarget(host.target.model).score(texts, drafts, (0, 1))
+    for chunk in (*range(1, 20), 33, 64, 69):
+        target = CachedTarget(host.target.model, slots=4)
+        used = Text([*tokens[: chunk % 7 * 10], 200, 201], 200)
+        target.begin(used)
+        target.score([used], [Draft.chain((8, 9))])
+        target.end(used)
+        for text in texts:
+            target.begin(text)
+            while target.feed(text, chunk, (0, 1) if chunk % 7 == 0 else ()):
+                pass
+        again = target.score(texts, drafts, (0, 1))
+        assert np.array_equal(again.logits, wanted.logits)
+        assert all(np.array_equal(again.hidden[tap], wanted.hidden[tap]) for tap in (0, 1))
+        if chunk % 7 == 0:
+            for ours, theirs in zip(again.earlier, wanted.earlier, strict=True):
+                assert all(np.array_equal(ours[tap], theirs[tap]) for tap in (0, 1))

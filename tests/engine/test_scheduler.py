@@ -115,6 +115,21 @@ def test_what_the_tapped_layers_say_of_a_prompt_reaches_the_drafter() -> None:
         assert seen[job.job.sequence] == wanted
 
 
+def test_what_was_said_of_a_prompt_goes_with_its_job() -> None:
+    engine = service(Hurt(), clock=lambda: 0.0)
+    beside, job = (Listener(text(p, 1, 30), drafter=Breaking(lambda *_: False, taps=(1,))) for p in (ABC, [4, 5] * 40))
+    engine.submit([beside.job])
+    engine.step()
+    engine.submit([job.job])
+    engine.step()
+    target: Any = engine._scheduler._target
+    assert len(target._ahead) == 1
+    engine.cancel(job.job)
+    engine.step()
+    assert not target._ahead
+    assert job.reason == "cancelled"
+
+
 def test_each_planner_sees_the_whole_batch_and_answers_its_own() -> None:
     asked: list[int] = []
     learnt: list[int] = []

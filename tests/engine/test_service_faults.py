@@ -117,12 +117,12 @@ def test_a_drafter_that_hangs_is_dropped() -> None:
 
 def test_a_target_that_fails_in_a_prompt_fails_that_job() -> None:
     model = Hurt()
-    engine = service(model)
+    engine = service(model, clock=lambda: 0.0)
     good = Listener(text(ABC, 1, 30))
     engine.submit([good.job])
     engine.step()
     bad, other = Listener(text([5] * 100, 2)), Listener(text([6] * 40, 3))
-    model.fault, model.fails = MemoryError("too much"), lambda rows: len(rows[0].tokens) > 20
+    model.fault, model.fails = MemoryError("too much"), lambda rows: rows[0].start == 32
     serve(engine, bad, other)
     check(good, other)
     assert (bad.reason, str(bad.updates[-1].fault), bad.told) == ("error", "too much", [])

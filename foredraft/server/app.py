@@ -96,12 +96,18 @@ _TOLD: Final = _faults(400, 401, 431, 503)
 
 
 def _streamed(model: type[replies.Reply], chunk: type[replies.Reply]) -> dict[int | str, dict[str, Any]]:
-    about = f"Events: `data: ` and a {chunk.__name__}, or an ErrorReply and the end; `data: [DONE]` is the last."
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
+        "description": f"A {chunk.__name__}, or an ErrorReply and the end; `[DONE]` is the last.",
+    }
+    event = {"type": "object", "required": ["data"], "properties": {"data": data}}
     return {
         200: {
             "model": model,
             "description": "The answers; with `stream` as events.",
-            "content": {"text/event-stream": {"schema": {"type": "string", "description": about}}},
+            "content": {"text/event-stream": {"schema": event}},
         },
         **_ANSWERED,
     }

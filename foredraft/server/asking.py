@@ -60,7 +60,8 @@ def warned(unknown: list[str]) -> dict[str, str]:
 
 
 def _printable(name: str) -> str:
-    return "".join(sign if sign.isascii() and sign.isprintable() and sign != "," else "?" for sign in name[:40])
+    """Return a name as a header can hold it."""
+    return "".join(sign if "!" <= sign <= "~" and sign != "," else "?" for sign in name[:40]) or '""'
 
 
 def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> Asked:

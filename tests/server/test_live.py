@@ -150,6 +150,13 @@ def test_what_is_no_request(live: Live, junk: bytes) -> None:
     assert (status, found["type"]) == (400, "invalid_request_error")
 
 
+def test_names_that_no_header_can_hold(live: Live) -> None:
+    for name in ("", " ", "a ", "\r\nx: y", "ü", "\x00", ", "):
+        reply = live.ask("/v1/completions", {"prompt": "a", "max_tokens": 1, name: 1})
+        assert reply.startswith(b"HTTP/1.1 200")
+        assert b"\r\nx-foredraft-warning: no effect: " in reply
+
+
 def test_slow_headers_are_cut(live: Live) -> None:
     began = time.monotonic()
     drops = [b"GET /health HTTP/1.1\r\nHost: localhost\r\n", *[b"X-A: b\r\n"] * 200]

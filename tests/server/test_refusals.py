@@ -115,9 +115,9 @@ def test_fields_that_ask_for_nothing_are_fine(served: Client) -> None:
 
 
 def test_unknown_fields_are_warned_of(served: Client) -> None:
-    reply = served.complete("ab", max_tokens=1, frobnicate=1, **{"a\r\nSet-Cookie: x": 1, "ü": 2})
+    reply = served.complete("ab", max_tokens=1, frobnicate=1, **{"a\r\nSet-Cookie: x": 1, "ü ": 2, "": 3})
     assert reply.status == 200
-    assert reply.headers["x-foredraft-warning"] == "no effect: frobnicate, a??Set-Cookie: x, ?"
+    assert reply.headers["x-foredraft-warning"] == 'no effect: frobnicate, a??Set-Cookie:?x, ??, ""'
     many = served.complete("ab", max_tokens=1, **{f"x{i}": 1 for i in range(20)})
     assert many.headers["x-foredraft-warning"].endswith("x7 and 12 more")
 

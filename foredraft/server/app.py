@@ -96,12 +96,9 @@ _TOLD: Final = _faults(400, 401, 431, 503)
 
 
 def _streamed(model: type[replies.Reply], chunk: type[replies.Reply]) -> dict[int | str, dict[str, Any]]:
-    data = {
-        "type": "string",
-        "contentMediaType": "application/json",
-        "contentSchema": {"$ref": f"#/components/schemas/{chunk.__name__}"},
-        "description": f"A {chunk.__name__}, or an ErrorReply and the end; `[DONE]` is the last.",
-    }
+    kinds = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (chunk, replies.ErrorReply)]
+    document = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": kinds}}
+    data = {"anyOf": [{"const": "[DONE]"}, document], "description": "`[DONE]` is the last, unless an error is."}
     event = {"type": "object", "required": ["data"], "properties": {"data": data}}
     return {
         200: {

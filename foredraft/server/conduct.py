@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
 
 from starlette.types import Receive
 
@@ -83,19 +84,27 @@ class Conduct:
 
         Raises ApiError where an answer fails, ClientGone.
         """
-        answers = self.exchange.answers
-        while self._ended < len(answers):
-            news: News = []
-            for index, answer in enumerate(answers):
-                for delta in answer.take():
-                    self._count(index, delta, answer.submitted)
-                    if delta.finish_reason in ("error", "cancelled"):
-                        raise self._failed(delta)
-                    news.append((index, delta))
+        while self._ended < len(self.exchange.answers):
+            news = self._take()
             if news:
                 yield news
+                await asyncio.sleep(0)  # others have something to say too
             elif not await self._wait(self._desk.limits.ping_s):
                 yield []
+            for _, delta in news:
+                if delta.finish_reason in ("error", "cancelled"):
+                    raise self._failed(delta)
+
+    def _take(self) -> News:
+        """Return what has come, that of several rounds as one."""
+        news = []
+        for index, answer in enumerate(self.exchange.answers):
+            deltas = answer.take()
+            for delta in deltas:
+                self._count(index, delta, answer.submitted)
+            if deltas:
+                news.append((index, _joined(deltas)))
+        return news
 
     def leave(self) -> None:
         """Say that nobody listens any more."""
@@ -147,6 +156,18 @@ class Conduct:
             self._desk.report(f"a request failed: {type(fault).__name__}: {fault}")
             found = ApiError(500, "the engine failed at this request", code="engine_fault")
         return found
+
+
+def _joined(deltas: list[Delta]) -> Delta:
+    if len(deltas) == 1:
+        return deltas[0]
+    last = deltas[-1]
+    return replace(
+        last,
+        pieces=tuple(piece for delta in deltas for piece in delta.pieces),
+        logprobs=None if last.logprobs is None else tuple(one for delta in deltas for one in delta.logprobs or ()),
+        tokens=sum(delta.tokens for delta in deltas),
+    )
 
 
 async def until_gone(receive: Receive) -> None:

@@ -119,7 +119,7 @@ async def _chunks(conduct: Conduct, view: View) -> AsyncGenerator[dict[str, Any]
                 written += delta.tokens
                 if any(piece.text for piece in delta.pieces) or (delta.pieces and _tells_tokens(view)):
                     yield with_usage(view.chunk(index, delta))
-                if delta.finish_reason is not None:
+                if delta.finish_reason in ("stop", "length"):
                     left -= 1
                     last = facts(exchange.summary()) if left == 0 else {}
                     yield {**with_usage(view.finish(index, delta.finish_reason)), **last}

@@ -158,13 +158,11 @@ def test_names_that_no_header_can_hold(live: Live) -> None:
 
 
 def test_slow_headers_are_cut(live: Live) -> None:
-    began = time.monotonic()
     drops = [b"GET /health HTTP/1.1\r\nHost: localhost\r\n", *[b"X-A: b\r\n"] * 200]
     status, _ = error(live.send(*drops, pause=0.02))
     assert status == 408
     status, _ = error(live.send())  # and whoever says nothing at all
     assert status == 408
-    assert time.monotonic() - began < 15  # not a time, but that it ends at all
 
 
 def test_slow_bodies_are_cut(live: Live) -> None:

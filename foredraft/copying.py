@@ -90,7 +90,9 @@ class Informed:
 
     def end(self, sequence: Text) -> None:
         """Count what the prediction was good for, and let the drafter forget the sequence."""
-        if sequence in self.used:  # it may have been refused
-            each = [part.counts(sequence)["prediction"] for part in self._parts]
-            self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
-        self.drafter.end(sequence)
+        try:
+            if sequence in self.used:  # it may have been refused
+                each = [part.counts(sequence)["prediction"] for part in self._parts]
+                self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
+        finally:
+            self.drafter.end(sequence)

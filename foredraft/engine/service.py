@@ -24,7 +24,7 @@ from foredraft.errors import Draining, OptionError, Overloaded
 
 __all__ = ["Job", "Service", "Snapshot", "Update"]
 
-CHUNK_MS: Final = 16.0
+CHUNK_MS: Final = 12.0
 _GAIN: Final = 0.1
 _LONGEST: Final = 60.0  # seconds that anybody is told to wait
 _GRACE: Final = 10.0  # seconds in which what was cancelled must have ended

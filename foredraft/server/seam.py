@@ -110,6 +110,8 @@ class Load:
     rounds: int
     decisions: Mapping[str, int]  # "draft" and "plain": rounds of one sequence with guesses and without
     drafts: Mapping[str, DraftCount]
+    faults: Mapping[str, int]  # how often each drafter was dropped for an answer
+    failures: int  # answers that a fault of the target ended
     draft_length: float | None
     acceptance: float | None
     tokens_per_pass: float | None

@@ -76,6 +76,7 @@ def test_a_drafter_is_never_fatal(
         assert reply.json["choices"][0]["text"] == alone.generate(PROMPT, raw=True, max_tokens=20).text
         if where != "end":
             assert any("dropped" in notice and "out of ideas" in notice for notice in reply.json["notices"])
+    assert 'foredraft_drafter_faults_total{drafter="broken"} 2.0' in client.get("/metrics").body.decode()
     assert all_free(client)
 
 
@@ -111,6 +112,7 @@ def test_a_target_that_raises_fails_its_batch_and_no_more(open_server: Serve, lo
     after = client.complete(PROMPT, temperature=0, max_tokens=20)
     assert after.json["choices"][0]["text"] == alone.generate(PROMPT, raw=True, max_tokens=20).text
     assert all_free(client)
+    assert "foredraft_engine_failures_total 2.0" in client.get("/metrics").body.decode()
 
 
 @pytest.mark.parametrize("shaped", [{}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"presence_penalty": 1.0}])

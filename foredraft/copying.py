@@ -58,7 +58,8 @@ def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
 class Informed:
     """A drafter whose copying parts are told, as each sequence begins, what else to copy from.
 
-    ``used`` tells what became of the prediction in each sequence that has ended.
+    ``used`` tells what became of the prediction in each sequence that has ended; ``shared`` is the drafter itself, whom
+    several of these may be asked together for.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Informed:
         self.name = drafter.name
         self.taps = drafter.taps
         self.used: dict[Text, Counts] = {}
-        self.drafter = drafter
+        self.drafter = self.shared = drafter
         self._parts = parts
         self._prediction = prediction
         self._scope = scope
@@ -89,7 +90,9 @@ class Informed:
 
     def end(self, sequence: Text) -> None:
         """Count what the prediction was good for, and let the drafter forget the sequence."""
-        if sequence in self.used:  # it may have been refused
-            each = [part.counts(sequence)["prediction"] for part in self._parts]
-            self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
-        self.drafter.end(sequence)
+        try:
+            if sequence in self.used:  # it may have been refused
+                each = [part.counts(sequence)["prediction"] for part in self._parts]
+                self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
+        finally:
+            self.drafter.end(sequence)

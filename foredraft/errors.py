@@ -17,6 +17,9 @@ ForedraftError
 ├── GenerationError             an answer that cannot go on as its options want it
 │   ├── NoTokenLeft             the options rule every token out
 │   └── GrammarLimit            a grammar that has become too complex to follow
+├── ServiceError                a service that takes nothing more now: try again later
+│   ├── Overloaded              its queue is full
+│   └── Draining                it is about to end
 ├── FetchError                  a download that failed or is not what was asked for
 └── StorageError                the disk refused (full, read-only)
 
@@ -26,6 +29,7 @@ Each message is one sentence that says what is wrong and, where there is one, th
 __all__ = [
     "DamagedHeads",
     "DrafterError",
+    "Draining",
     "FetchError",
     "ForedraftError",
     "GenerationError",
@@ -36,8 +40,10 @@ __all__ = [
     "NoTokenLeft",
     "NumericalError",
     "OptionError",
+    "Overloaded",
     "PromptError",
     "PromptTooLong",
+    "ServiceError",
     "StorageError",
     "TokenizerError",
     "UnsupportedModel",
@@ -129,6 +135,22 @@ class NoTokenLeft(GenerationError):  # noqa: N818 - as above
 
 class GrammarLimit(GenerationError):  # noqa: N818 - as above
     """A grammar that has become too complex to follow."""
+
+
+class ServiceError(ForedraftError):
+    """A service that takes nothing more now."""
+
+
+class Overloaded(ServiceError):  # noqa: N818 - as above
+    """A service whose queue is full. ``retry_after`` is in how many seconds there may be room, at least 1."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Draining(ServiceError):  # noqa: N818 - as above
+    """A service that is about to end: it finishes what it has, and takes nothing more."""
 
 
 class FetchError(ForedraftError):

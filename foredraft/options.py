@@ -84,6 +84,7 @@ class Settings:
     grammar: GrammarSource | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None for none at all
     n: int = 1
+    template: tuple[tuple[str, bool | str], ...] = ()  # variables of the chat template
 
 
 def settle(options: Options) -> Settings:

@@ -50,10 +50,17 @@ class Planning:
         """
         if self._auto is None:
             return Pace(None, None)
-        costs, beside = self._auto.costs, self._auto.means.plain
-        plain = 1.0 / ((costs.seconds(1, context, context) + beside) * costs.pace)
+        seconds = self.plain_seconds(1, context)
         planned = isinstance(drafter, Chooser) and tally.passes
-        return Pace(plain, why(self._auto, tally, drafter, context) if planned else None)
+        reason = why(self._auto, tally, drafter, context) if planned else None
+        return Pace(None if seconds is None else 1.0 / seconds, reason)
+
+    def plain_seconds(self, texts: int, context: int) -> float | None:
+        """Return what a round without guesses takes for texts of ``context`` tokens together; None if never timed."""
+        if self._auto is None:
+            return None
+        costs = self._auto.costs
+        return (costs.seconds(texts, context, context) + self._auto.means.plain) * costs.pace
 
 
 def why(planner: AutoPlanner, tally: Tally, drafter: Drafter, context: int) -> str:

@@ -64,7 +64,7 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
         if settings.system is not None:
             raise PromptError("a raw prompt has no system turn: leave system out")
         return words.encode(prompt)
-    return words.chat(messages)
+    return words.chat(messages, variables=dict(settings.template))
 
 
 def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:

@@ -52,7 +52,7 @@ class Request:
             text=self.answer.text,
             token_ids=sequence.answer,
             finish_reason=sequence.finish_reason,
-            logprobs=None if self.scores is None else [_logprob(score, words) for score in self.scores],
+            logprobs=None if self.scores is None else [spelled(score, words) for score in self.scores],
             origins=self.origins,
             fault=sequence.fault,
         )
@@ -121,7 +121,9 @@ def is_coupled(settings: Settings) -> bool:
     return settings.rule == "coupled" or (settings.rule == "auto" and settings.seed is not None)
 
 
-def _logprob(score: Recorded, words: Tokenizer | None) -> TokenLogprob:
+def spelled(score: Recorded, words: Tokenizer | None) -> TokenLogprob:
+    """Return a recorded log-probability with its tokens spelled out."""
+
     def named(token: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(token, "" if words is None else words.spelled(token), logprob)
 

@@ -60,6 +60,20 @@ def read_schema(word: str) -> str:
         raise OptionError(f"json_schema: {path:.60} {fault}") from fault
 
 
+def read_keys(name: str) -> list[str]:
+    """Return the API keys of a file, a line each; blank lines and comments (#) are none. Raises OptionError."""
+    try:
+        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as fault:
+        raise OptionError(f"--api-key-file: {name!r:.60} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise OptionError(f"--api-key-file: {name!r:.60} is not UTF-8 text") from fault
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise OptionError(f"--api-key-file: {name!r:.60} holds no key")
+    return keys
+
+
 def read_prediction(name: str) -> str:
     """Return the text of a file as it stands. Raises OptionError."""
     try:

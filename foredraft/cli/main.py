@@ -19,6 +19,7 @@ from foredraft.errors import ForedraftError, OptionError
 VERBS: Final = {
     "generate": "answer a prompt, or a file of prompts",
     "chat": "talk with a model; each turn feeds only what is new",
+    "serve": "answer over HTTP, by OpenAI's API",
     "bench": "time drafters against plain decoding, and against what could be had at best",
     "explain": "trace one generation round by round, in the terminal and as an HTML file",
     "certify": "check a model and its drafters against plain decoding",

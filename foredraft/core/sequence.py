@@ -19,7 +19,7 @@ class Sequence:
     each answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it
     from outside, between rounds; ``fail`` because its law could not be formed, and ``fault`` says why. How a token is
     drawn is its own: ``params`` and ``noise``, what shapes its logits, and the function from shaped logits to a law.
-    Two sequences are equal only if they are the same object.
+    Two sequences are equal only if they are the same object. What caches hold of one serves its ``owner`` alone.
     """
 
     tokens: list[int]
@@ -33,6 +33,7 @@ class Sequence:
     prompt_length: int = -1
     finish_reason: str | None = None
     fault: Exception | None = None
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if self.prompt_length < 0:
@@ -63,8 +64,7 @@ class Sequence:
 
     def cancel(self) -> None:
         """End the sequence as it stands."""
-        if self.finish_reason is None:
-            self.finish_reason = "cancelled"
+        self.finish_reason = self.finish_reason or "cancelled"
 
     def fail(self, fault: Exception) -> None:
         """End the sequence because no token could be drawn for it."""

@@ -71,3 +71,7 @@ class LogprobRecorder:
                 record.append(TokenLogprob(token, *self._of(done.scored.logits[start + 1 + node, :], token, top)))
             if outcome.finish_reason is not None:
                 del self._kept[sequence]
+
+    def end(self, sequence: Text) -> None:
+        """Record nothing more of a sequence: it ended outside a round, or never began."""
+        self._kept.pop(sequence, None)

@@ -11,6 +11,10 @@ class Slots:
     A slot given back keeps its tokens, and serves next whoever starts with them. ``count`` slots are kept between
     uses; more exist while more sequences are under way. Where ``rewindable`` is false a slot can only be continued from
     all that it holds. Sequences are told apart by identity.
+
+    A slot's tokens serve only the ``owner`` whose they are: what a prefix saves in time would tell others of it. Where
+    ``sparing`` is true, a slot that holds much more than the prefix it would spare is taken only if no other is left,
+    so that texts which begin alike do not push each other out.
     """
 
     def __init__(self, count: int, rewindable: bool = True) -> None:
@@ -19,6 +23,8 @@ class Slots:
         self._of: dict[int, int] = {}  # id of a sequence -> its slot
         self._held: dict[int, list[int]] = {}  # slot -> the tokens it holds
         self._free: list[int] = []  # least recently used first
+        self._owners: dict[int, str] = {}  # slot -> whose tokens it holds
+        self.sparing = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -40,14 +46,17 @@ class Slots:
         """Say which tokens a slot holds from now on."""
         self._held[slot] = list(tokens)
 
-    def take(self, sequence: object, tokens: Sequence[int]) -> int:
+    def take(self, sequence: object, tokens: Sequence[int], owner: str = "") -> int:
         """Give a sequence that will start with ``tokens`` the slot that spares it most, and return it.
 
         What the slot then holds is a prefix of ``tokens`` and leaves at least the last to be fed.
         """
         if (slot := self.slot(sequence)) is None:
-            slot = self._choose(tokens)
+            slot = self._choose(tokens, owner)
             self._of[id(sequence)] = slot
+            if self._owners.setdefault(slot, owner) != owner:
+                self._owners[slot] = owner
+                self.hold(slot, ())
         self.hold(slot, self._held[slot][: self.usable(slot, tokens)])
         return slot
 
@@ -70,16 +79,23 @@ class Slots:
             return None
         surplus = self._free.pop(0)
         del self._held[surplus]
+        self._owners.pop(surplus, None)
         return surplus
 
-    def _choose(self, tokens: Sequence[int]) -> int:
-        best = max(self._free, key=lambda slot: self.usable(slot, tokens), default=None)
-        if best is not None and (self.usable(best, tokens) > 0 or len(self._held) >= self.count):
+    def _choose(self, tokens: Sequence[int], owner: str) -> int:
+        worth = {slot: self._worth(slot, tokens, owner) for slot in self._free}
+        best = max(self._free, key=worth.__getitem__, default=None)  # of several alike the least recently used
+        if best is not None and (worth[best] > 0 or len(self._held) >= self.count):
             self._free.remove(best)
             return best
         slot = next(n for n in range(len(self._held) + 1) if n not in self._held)
         self._held[slot] = []
         return slot
+
+    def _worth(self, slot: int, tokens: Sequence[int], owner: str) -> int:
+        """Return what taking a free slot is worth, in tokens; what is lost with it counts half where that matters."""
+        usable = self.usable(slot, tokens) if self._owners[slot] == owner else 0
+        return max(0, 3 * usable - len(self._held[slot])) if self.sparing else usable
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

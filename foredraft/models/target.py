@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from array_api_compat import array_namespace
@@ -26,6 +26,14 @@ class _Pass:
     fed: int
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """What the tapped layers said of the tokens before ``end`` that were fed ahead of a round, oldest first."""
+
+    end: int
+    said: list[Mapping[int, Array]] = field(default_factory=list)
+
+
 class CachedTarget:
     """Feeds a model whatever its cache lacks of each sequence. ``slots`` of them are kept for re-use.
 
@@ -38,6 +46,7 @@ class CachedTarget:
         self.slots = Slots(slots, model.rewindable)
         self._passes: dict[int, _Pass] = {}
         self._reused: dict[int, int] = {}  # slot -> tokens its sequence did not need to feed
+        self._ahead: dict[int, _Ahead] = {}  # slot -> what no round has seen yet
 
     @property
     def vocabulary(self) -> int:
@@ -54,10 +63,52 @@ class CachedTarget:
         """Whether guesses can be refused: False means that nothing may be drafted."""
         return self.model.rewindable
 
+    @property
+    def occupied(self) -> int:
+        """How many sequences hold a slot."""
+        return len(self.slots) - self.slots.free
+
+    def serve(self, slots: int) -> None:
+        """Keep so many slots at least, and none for the sake of a short prefix while others will do."""
+        self.slots.count = max(self.slots.count, slots)
+        self.slots.sparing = True
+
+    def check_taps(self, taps: tuple[int, ...]) -> None:
+        """Raise DrafterError for a layer that the model does not have. -1 is the embedding."""
+        layers = getattr(self.model, "layers", None)
+        wrong = [tap for tap in taps if tap < -1 or (layers is not None and tap >= layers)]
+        if wrong:
+            raise DrafterError(f"there is no layer {wrong[0]} to tap: the model has {layers}")
+
     def begin(self, sequence: Text) -> None:
-        """Take a slot for a sequence, the one that holds the most of its start."""
-        slot = self.slots.take(sequence, sequence.tokens)
+        """Take a slot for a sequence, the one of its owner's that holds the most of its start."""
+        slot = self._slot(sequence, sequence.tokens)
         self._reused[slot] = len(self.slots.held(slot))
+
+    def ahead(self, sequence: Text, together: bool, taps: tuple[int, ...] = ()) -> int:
+        """Return how many tokens ``score`` would feed in passes of their own before the one that answers.
+
+        ``together`` says whether it would be asked for other sequences too.
+        """
+        slot = self._slot(sequence, sequence.tokens)
+        return self._apart(len(sequence) - len(self.slots.held(slot)), together, taps)
+
+    def feed(self, sequence: Text, count: int, taps: tuple[int, ...] = ()) -> int:
+        """Feed up to ``count`` tokens of a sequence before it is scored, never its last; return how many that were.
+
+        What the tapped layers say of them is ``Scored.earlier`` of the next score. Nothing changes a bit of any row.
+        """
+        slot = self._slot(sequence, sequence.tokens)
+        start = len(self.slots.held(slot))
+        count = min(count, len(sequence) - 1 - start) if self.rewindable else 0
+        if count > 0:
+            self._passes.pop(slot, None)
+            before = self._ahead.pop(slot, None)
+            said = self._feed(slot, sequence.tokens, count, taps)
+            if said:
+                known = before.said if before is not None and before.end == start else []
+                self._ahead[slot] = _Ahead(start + count, [*known, said])
+        return max(0, count)
 
     def reused(self, sequence: Text) -> int:
         """Return how many tokens of a sequence lay in its slot when it began; 0 for one that has no slot."""
@@ -69,6 +120,7 @@ class CachedTarget:
         slot = self.slots.slot(sequence)
         if slot is not None:
             self._reused.pop(slot, None)
+            self._ahead.pop(slot, None)
         surplus = self.slots.release(sequence)
         if surplus is not None:
             self._passes.pop(surplus, None)
@@ -91,7 +143,7 @@ class CachedTarget:
         did not grow. Doing it twice changes nothing.
         """
         for sequence, outcome in zip(sequences, outcomes, strict=True):
-            slot = self.slots.take(sequence, sequence.tokens)
+            slot = self._slot(sequence, sequence.tokens)
             last = self._passes.pop(slot, None)
             if last is None:
                 continue
@@ -127,18 +179,30 @@ class CachedTarget:
         together = len(texts) > 1
         rows, earlier = [], []
         for (sequence, tokens), draft in zip(texts, drafts, strict=True):
-            slot = self.slots.take(sequence, tokens)
+            slot = self._slot(sequence, tokens)
             self._passes.pop(slot, None)
-            lacking = len(tokens) - len(self.slots.held(slot))
-            if self.rewindable:  # a recurrent state goes on one token at a time, so it reads its prompt whole
-                apart = bool(taps) or (together and lacking > STRAGGLER)  # hidden states are wanted of every row
-                earlier.append(self._feed(slot, tokens, lacking - 1 if apart else max(lacking - BLOCK, 0), taps))
+            start = len(self.slots.held(slot))
+            before = self._ahead.pop(slot, None)
+            said = self._feed(slot, tokens, self._apart(len(tokens) - start, together, taps), taps)
+            known = before.said if before is not None and before.end == start else []
+            earlier.append(_joined([*known, said], taps))
             rows.append(_last_rows(slot, len(self.slots.held(slot)), tokens, draft))
         scored = self.model.forward(rows, taps)
         for row, (_, tokens), draft in zip(rows, texts, drafts, strict=True):
             self.slots.hold(row.slot, tokens)
             self._passes[row.slot] = _Pass(row.start, len(row.tokens) - len(draft))
         return replace(scored, earlier=earlier) if taps else scored
+
+    def _slot(self, sequence: Text, tokens: Sequence[int]) -> int:
+        return self.slots.take(sequence, tokens, sequence.owner)
+
+    def _apart(self, lacking: int, together: bool, taps: tuple[int, ...]) -> int:
+        """Return how many of the tokens that a slot lacks are fed before the pass that answers."""
+        if not self.rewindable:  # a recurrent state goes on one token at a time, so it reads its prompt whole
+            return 0
+        if taps or (together and lacking > STRAGGLER):  # hidden states are wanted of every row
+            return lacking - 1
+        return max(lacking - BLOCK, 0)
 
     def _feed(self, slot: int, tokens: Sequence[int], count: int, taps: tuple[int, ...]) -> Mapping[int, Array]:
         """Feed the next ``count`` tokens in blocks, without logits; return what the tapped layers put out."""
@@ -152,7 +216,14 @@ class CachedTarget:
             else:
                 self.model.forward([Rows(slot, at, block, chain, 0)])
             self.slots.hold(slot, tokens[: at + len(block)])
-        return {tap: array_namespace(found[0][tap]).concat([part[tap] for part in found]) for tap in taps if found}
+        return _joined(found, taps)
+
+
+def _joined(parts: Sequence[Mapping[int, Array]], taps: tuple[int, ...]) -> Mapping[int, Array]:
+    """Return the outputs [n, H] of the layers that every part tells of, all parts in a row."""
+    parts = [part for part in parts if part]
+    both = [tap for tap in taps if parts and all(tap in part for part in parts)]
+    return {tap: array_namespace(parts[0][tap]).concat([part[tap] for part in parts]) for tap in both}
 
 
 def _last_rows(slot: int, start: int, tokens: Sequence[int], draft: Draft) -> Rows:

@@ -111,15 +111,26 @@ class Tokenizer:
         text = str(self._backend.decode([i for i in ids if i in self._tokens], skip_special_tokens=True))
         return _cleaned(text) if self._clean_up else text
 
-    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, bool | str] | None = None,
+    ) -> list[int]:
         """Return the prompt for a conversation, a list of ``{"role": ..., "content": ...}``, by the model's template.
 
-        Raises TokenizerError if the model has no template, or if the template fails or refuses.
+        ``variables`` are switches that the template knows. Raises TokenizerError if the model has no template, or if
+        that fails or refuses.
         """
         # the template writes BOS itself where the model wants one
-        return self.encode(self.render(messages, add_generation_prompt), special=False)
+        return self.encode(self.render(messages, add_generation_prompt, variables), special=False)
 
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, bool | str] | None = None,
+    ) -> str:
         """Return the prompt for a conversation as text, special tokens spelled out.
 
         Raises TokenizerError if the model has no template, or if the template fails or refuses.
@@ -128,7 +139,7 @@ class Tokenizer:
             raise TokenizerError("this model has no chat template; use --raw (or plain text) to prompt it without one")
         if self._template is None:
             self._template = ChatTemplate(self._source)
-        return self._template.render(messages, self._roles, add_generation_prompt)
+        return self._template.render(messages, {**(variables or {}), **self._roles}, add_generation_prompt)
 
     def fewest_tokens(self, characters: int) -> int:
         """Return a number of tokens that a text of so many characters has at the least; cheap, and far from tight."""

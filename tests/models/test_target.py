@@ -208,6 +208,107 @@ def test_what_cannot_be_rewound_takes_no_guesses_and_starts_over(decoder: TorchD
     assert model.passes[-1] == [(0, 0, 8, 1)]
 
 
+@pytest.mark.parametrize("taps", [(), (0, 1)], ids=["plain", "tapped"])
+@pytest.mark.parametrize("chunk", [1, 3, 16, 200])
+def test_what_is_fed_ahead_is_scored_as_what_is_not(model: Recorder, chunk: int, taps: tuple[int, ...]) -> None:
+    target, one, two = CachedTarget(model), text(40), text(60, seed=1)
+    wanted = CachedTarget(model.model).score([one, two], [Draft.chain((3, 4)), Draft()], taps)
+    target.begin(one)
+    target.begin(two)
+    for sequence in (one, two):
+        fed = 0
+        while now := target.feed(sequence, chunk, taps):
+            assert now == min(chunk, len(sequence) - 1 - fed)
+            fed += now
+        assert fed == len(sequence) - 1
+        assert target.ahead(sequence, together=True, taps=taps) == 0
+    model.passes.clear()
+    scored = target.score([one, two], [Draft.chain((3, 4)), Draft()], taps)
+    assert model.passes == [[(0, 39, 3, 3), (1, 59, 1, 1)]]
+    same(scored.logits, wanted.logits)
+    for tap in taps:
+        same(scored.hidden[tap], wanted.hidden[tap])
+        for ours, theirs in zip(scored.earlier, wanted.earlier, strict=True):
+            same(ours[tap], theirs[tap])
+    target.keep([one, two], [commit(one, Draft.chain((3, 4)), (0,), 9), commit(two, Draft(), (), 9)])
+    assert all(not said for said in target.score([one, two], [Draft()] * 2, taps).earlier)
+
+
+def test_what_was_said_of_a_text_that_changed_is_not_told(model: Recorder) -> None:
+    target, sequence = CachedTarget(model), text(40)
+    target.begin(sequence)
+    target.feed(sequence, 20, (0,))
+    target.rewind(sequence, 10)
+    target.feed(sequence, 15, (0, 1))
+    scored = target.score([sequence], [Draft()], (1,))
+    assert scored.earlier[0][1].shape[0] == 29  # from the tenth on
+    target.rewind(sequence, 10)
+    target.feed(sequence, 20, (0,))
+    assert target.score([sequence], [Draft()], (0, 1)).earlier[0].keys() == {0}  # nobody said of the other
+
+
+def test_a_stretch_that_the_last_pass_can_take_is_not_fed_ahead(model: Recorder) -> None:
+    target, sequence = CachedTarget(model), text(600)
+    target.begin(sequence)
+    assert (target.ahead(sequence, together=False), target.ahead(sequence, together=True)) == (88, 599)
+    target.feed(sequence, 590)
+    assert (target.ahead(sequence, together=True), target.ahead(sequence, together=True, taps=(0,))) == (0, 9)
+    recurrent = CachedTarget(Recorder(model.model, rewindable=False))
+    recurrent.begin(sequence)
+    assert (recurrent.ahead(sequence, together=True, taps=(0,)), recurrent.feed(sequence, 5)) == (0, 0)
+
+
+def test_taps_that_are_not_there_are_refused(model: Recorder) -> None:
+    target = CachedTarget(model.model)
+    target.check_taps((-1, 0, model.model.layers - 1))
+    for wrong in (-2, model.model.layers):
+        with pytest.raises(DrafterError, match=f"there is no layer {wrong} to tap"):
+            target.check_taps((0, wrong))
+
+
+def test_a_slot_serves_its_owner_alone(model: Recorder) -> None:
+    target = CachedTarget(model, slots=1)
+    for owner, reused in (("ann", 0), ("ann", 49), ("eve", 0), ("eve", 49), ("ann", 0), ("", 0)):
+        sequence = text(50)
+        sequence.owner = owner
+        target.begin(sequence)
+        assert (target.reused(sequence), target.occupied) == (reused, 1)
+        same(target.score([sequence], [Draft()]).logits, plain(model.model, sequence.tokens)[-1:])
+        target.end(sequence)
+        assert target.occupied == 0
+
+
+def test_anothers_slot_is_not_taken_for_its_prefix() -> None:
+    slots = Slots(3)
+    a, b, c, d, e = (object() for _ in range(5))
+    for sequence, owner in ((a, "ann"), (b, "eve")):
+        slots.hold(slots.take(sequence, [1, 2, 3, 4], owner), [1, 2, 3, 4])
+    of_ann = slots.slot(a)
+    slots.release(a)
+    slots.release(b)
+    assert slots.take(c, [1, 2, 3, 9], "eve") != of_ann
+    assert slots.take(d, [1, 2, 3, 9], "bob") != of_ann  # a new one
+    assert slots.held(slots.take(e, [1, 2, 3, 9], "ann")) == [1, 2, 3]
+    assert slots.slot(e) == of_ann
+
+
+def test_a_sparing_pool_keeps_a_long_text_from_a_short_prefix() -> None:
+    slots = Slots(2)
+    slots.sparing = True
+    first, second, third, fourth, fifth = (object() for _ in range(5))
+    slots.hold(slots.take(first, [0]), list(range(90)))
+    long = slots.slot(first)
+    slots.release(first)
+    other = slots.take(second, [*range(30), 99])
+    assert slots.held(other) == []  # a third is not worth the rest
+    slots.hold(other, [7] * 10)
+    slots.release(second)
+    assert slots.take(third, [*range(31), 99]) == long  # a little more is
+    slots.release(third)
+    assert slots.take(fourth, [8, 9]) == other  # of two that are no use the one whose last use is longer ago
+    assert slots.take(fifth, [5, 6]) == long  # none other is left
+
+
 def test_slots_beyond_the_count_are_given_up(model: Recorder) -> None:
     target = CachedTarget(model, slots=2)
     sequences = [text(5, seed) for seed in range(4)]

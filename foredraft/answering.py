@@ -130,13 +130,18 @@ class Answers:
 
     @property
     def prompts(self) -> list[ScoredPrompt]:
-        """The prompts; their log-probabilities once they have been scored."""
+        """The prompts, with what is wanted of them; their log-probabilities once they have been scored."""
         words, prompts = self._engine.words, []
         for i, (asked, each) in enumerate(zip(self._asked.prompts, self._requests, strict=True)):
             ids = each[0].sequence.tokens[: each[0].sequence.prompt_length]
-            text = asked if isinstance(asked, str) else words.decode(ids)
-            scores = tuple(spelled(score, words) for score in self._scores[i].scores) if self._scores else None
-            prompts.append(ScoredPrompt(text, tuple(ids), tuple(words.spelled(token) for token in ids), scores))
+            text, scores = "", None
+            tokens: tuple[str, ...] = ()
+            if self._asked.echo:
+                text = asked if isinstance(asked, str) else words.decode(ids)
+            if self._scores:
+                tokens = tuple(words.spelled(token) for token in ids)
+                scores = tuple(spelled(score, words) for score in self._scores[i].scores)
+            prompts.append(ScoredPrompt(text, tuple(ids), tokens, scores))
         return prompts
 
     def score(self, notify: Callable[[], None]) -> None:

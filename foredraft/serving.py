@@ -113,6 +113,8 @@ class Serving:
                 name: DraftCount(count.rounds, count.drafted, count.accepted, tuple(count.accepted_per_position))
                 for name, count in counts.items()
             },
+            faults=self._faults(now.faults),
+            failures=now.failures,
             draft_length=recent.draft_length,
             acceptance=recent.acceptance,
             tokens_per_pass=recent.tokens_per_pass,
@@ -120,6 +122,14 @@ class Serving:
             plain_tokens_per_s=recent.plain_tokens_per_s,
             speedup=recent.speedup,
         )
+
+    def _faults(self, dropped: Mapping[str, int]) -> dict[str, int]:
+        """Return how often each drafter was dropped; those that a planner chooses among are counted by themselves."""
+        faults = dict(dropped)
+        for source in getattr(self.model.drafter, "sources", ()):
+            if source.faults:
+                faults[source.name] = faults.get(source.name, 0) + source.faults
+        return faults
 
     def drain(self, seconds: float) -> bool:
         """Admit no more, and end what runs longer than so many seconds; say whether nothing had to be ended."""

@@ -78,6 +78,7 @@ def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> Ask
         options=_with_budget(options, budget),
         owner=_owner(body, owner),
         scored=body.logprobs if body.echo else None,
+        echo=bool(body.echo),
         generate=budget > 0,
         ignore_eos=bool(body.ignore_eos),
     )

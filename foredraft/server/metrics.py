@@ -116,6 +116,11 @@ class _Engine(Collector):
             decisions.add_metric([decision], count)
         yield decisions
         yield from _drafts(load)
+        faults = CounterMetricFamily(f"{OURS}drafter_faults", "Answers that lost their drafter.", labels=["drafter"])
+        for drafter, count in load.faults.items():
+            faults.add_metric([drafter], count)
+        yield faults
+        yield _counter("engine_failures", "Answers that a fault of the model ended.", load.failures)
         if load.speedup is not None:
             yield _gauge("realised_speedup", "Of the last seconds, against plain decoding.", load.speedup)
         if load.tokens_per_s is not None:

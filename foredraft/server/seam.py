@@ -16,8 +16,8 @@ class Asked:
 
     ``options`` are those of ``foredraft.options.Options``. ``owner`` says whose text it is: nothing is re-used across
     owners. ``template`` holds variables for the chat template. ``scored`` is how many of the likeliest tokens are told
-    beside each of the prompt's own; None where their log-probabilities are not wanted. Without ``generate`` nothing is
-    answered, and the prompts are all there is.
+    beside each of the prompt's own; None where their log-probabilities are not wanted. ``echo`` says that the prompts'
+    text is wanted. Without ``generate`` nothing is answered, and the prompts are all there is.
     """
 
     prompts: Sequence[Any]
@@ -25,6 +25,7 @@ class Asked:
     owner: str = ""
     template: Mapping[str, bool | str] = field(default_factory=dict)
     scored: int | None = None
+    echo: bool = False
     generate: bool = True
     ignore_eos: bool = False
 
@@ -48,7 +49,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrompt:
-    """A prompt as the model read it: its text and tokens, what each token says, and how likely each was.
+    """A prompt as the model read it: its tokens, and where it is echoed its text, its words and how likely they were.
 
     ``logprobs`` [tokens - 1] begins with the second token; None where nobody asked.
     """
@@ -109,6 +110,8 @@ class Load:
     rounds: int
     decisions: Mapping[str, int]  # "draft" and "plain": rounds of one sequence with guesses and without
     drafts: Mapping[str, DraftCount]
+    faults: Mapping[str, int]  # how often each drafter was dropped for an answer
+    failures: int  # answers that a fault of the target ended
     draft_length: float | None
     acceptance: float | None
     tokens_per_pass: float | None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from foredraft import LanguageModel
+from foredraft import Draft, LanguageModel
 
 
 class Faulty:
@@ -31,3 +32,20 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+class Slow:
+    """A drafter that takes its time and guesses nothing: answers last as long as a test needs."""
+
+    name = "slow"
+    taps: tuple[int, ...] = ()
+
+    def begin(self, sequence: Any) -> None: ...
+
+    def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:
+        time.sleep(0.02)
+        return [Draft()] * len(sequences)
+
+    def observe(self, *_: Any) -> None: ...
+
+    def end(self, sequence: Any) -> None: ...

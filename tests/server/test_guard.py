@@ -97,17 +97,14 @@ def test_one_key_has_a_limit_and_the_others_their_own(keyed: Client) -> None:
     assert (over.status, over.error["type"], over.error["code"]) == (429, "rate_limit_error", "rate_limit_exceeded")
     assert int(over.headers["retry-after"]) >= 1
 
-    async def both() -> list[Any]:
-        slow = {**asked, "max_tokens": 300, "n": 3, "ignore_eos": True}
-        first = asyncio.create_task(call(keyed.app, "POST", "/v1/completions", slow, bearer(KEY)))
-        while not keyed.app.state.desk.per_key._under_way:
-            await asyncio.sleep(0.001)
-        again = await call(keyed.app, "POST", "/v1/completions", asked, bearer(KEY))
-        other = await call(keyed.app, "POST", "/v1/completions", asked, bearer(OTHER))
-        return [(await first).status, again.status, other.status]
-
-    assert asyncio.run(both()) == [200, 429, 200]
-    assert keyed.app.state.desk.per_key._under_way == {}
+    desk = keyed.app.state.desk
+    owner = desk.keys.owner(f"Bearer {KEY}".encode())
+    desk.per_key.enter(owner, 3)
+    statuses = [keyed.post("/v1/completions", asked, **bearer(key)).status for key in (KEY, OTHER)]
+    desk.per_key.leave(owner, 3)
+    assert statuses == [429, 200]
+    assert keyed.post("/v1/completions", asked, **bearer(KEY)).status == 200
+    assert desk.per_key._under_way == {}
 
 
 @pytest.mark.parametrize(

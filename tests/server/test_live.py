@@ -264,7 +264,7 @@ class Process:
 
     def __init__(self, tiny: Path, cache: Path, *options: str) -> None:
         words = [sys.executable, "-m", "foredraft", "serve", str(tiny), "--port", "0", "--json", "--offline", *options]
-        words += ["--dtype", "f64", "--threads", "1", "--drafter", "none"]
+        words += ["--dtype", "f64", "--threads", "1", "--drafter", "tests.server.faulty:Slow", "--draft-tokens", "1"]
         root = str(Path(__file__).parent.parent.parent)
         environment = {**os.environ, "FOREDRAFT_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([*sys.path, root])}
         pipe = subprocess.PIPE
@@ -299,7 +299,7 @@ def rest(connection: socket.socket) -> bytes:
 def test_sigterm_lets_answers_finish(tiny: Path, cache: Path) -> None:
     server = Process(tiny, cache, "--drain-seconds", "60")
     assert server.facts["model"] == "tiny"
-    connection = server.begin(300)
+    connection = server.begin(60)
     server.process.send_signal(signal.SIGTERM)
     refused = b""
     while b"draining" not in refused and server.process.poll() is None:  # the signal has to arrive first
@@ -328,6 +328,6 @@ def test_a_second_signal_ends_at_once(tiny: Path, cache: Path) -> None:
     assert "answers may go on" in server.process.stderr.readline()
     server.process.send_signal(signal.SIGINT)
     status, _ = server.end()
-    assert status == 130
     for connection in connections:
         connection.close()
+    assert status == 130

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from foredraft.server.limits import Limits
 from tests.server.client import Client
 from tests.server.conftest import Serve
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
+from foredraft.server.limits import Limits
+
 NAN = float("nan")
 HUGE = 10**400
 

@@ -78,7 +78,9 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=media)
         self.call("Emulation.setFocusEmulationEnabled", enabled=True)
         self.call("Page.navigate", url=address)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        loaded = "document.readyState === 'complete' && location.href !== 'about:blank'"
+        # a page may be there for a moment before it has been told of its screen
+        self.wait(f"{loaded} && document.documentElement.clientWidth === {width}")
 
     def run(self, script: str) -> Any:
         """Return what an expression, or the promise that it gives, comes to."""

@@ -328,13 +328,11 @@ def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, open_server: Serv
             assert browser.run("document.activeElement.id") == "key"
             browser.wait(FREE)
         assert page.answer(PROMPT, key=KEY, max_tokens="5")
+        assert browser.run("document.querySelector('#key-row').hidden")
+        assert page.answer(PROMPT, max_tokens="5")  # the key is still there
         browser.wait("document.querySelector('#facts').textContent.startsWith('tiny · ')")
-        assert browser.run("[localStorage.length, sessionStorage.length, document.cookie, location.search]") == [
-            0,
-            0,
-            "",
-            "",
-        ]
+        kept = "[localStorage.length, sessionStorage.length, document.cookie, location.search]"
+        assert browser.run(kept) == [0, 0, "", ""]
         assert browser.run("document.querySelector('#key').type") == "password"
 
 

@@ -13,7 +13,7 @@ from foredraft.server.desk import Desk
 from foredraft.server.errors import ApiError
 
 OWNER: Final = "foredraft.owner"
-OPEN: Final = ("/health", "/ready")
+OPEN: Final = ("/health", "/ready", "/")  # the page holds nothing of the server's, and is where a key is given
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

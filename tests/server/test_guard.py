@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_wrong_and_almost_right_keys(keyed: Client, header: str | None) -> None:
         assert KEY not in reply.error["message"]
     assert keyed.post("/v1/completions", {"prompt": "a"}, **sent).status == 401
     assert keyed.post("/v1/completions", (b"[" * 10**6,), **sent).status == 401  # before anything of it is read
-    assert [keyed.get(path, **sent).status for path in ("/health", "/ready")] == [200, 200]
+    assert [keyed.get(path, **sent).status for path in ("/health", "/ready", "/")] == [200] * 3
 
 
 def test_right_keys(keyed: Client) -> None:
@@ -207,3 +208,13 @@ def test_the_page_runs_its_own_scripts_only(tmp_path: Any) -> None:
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     assert reply.body == page.read_bytes()
+
+
+def test_the_page_needs_nothing_from_elsewhere(served: Client) -> None:
+    reply = served.get("/")
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = reply.body.decode()
+    assert set(re.findall(r"[a-z]+://[\w./]*", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert re.findall(r"(?:src|href)=.(?!data:)|url\(|@import|innerHTML|insertAdjacentHTML|document\.write", text) == []
+    assert "require-trusted-types-for 'script'" in reply.headers["content-security-policy"]
+    assert served.get("/", host="evil.example").status == 400

@@ -30,12 +30,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import finish, load, parser, read_prompts, spread
-from serving_checks import seeded_identical, soak
 from serving_client import Server
 from serving_latency import itl_overhead, p99_prefill, second_turn
 from serving_load import by_clients
+from serving_soak import soak
+from serving_texts import seeded_identical
 
 PARTS = ("by_clients", "itl_overhead", "p99_prefill_ratio", "second_turn_ttft", "seeded_identical", "soak")
+CONDITIONS = ("alone", "batch", "load", "cancelled")
 QUICK = {
     "max_tokens": 12, "per_task": 1, "per_client": 1, "least": 2, "pairs": 1, "arrivals": 6, "itl_prompts": 2,
     "repeats": 1, "prompt_tokens": 800, "seeded": 10, "seeded_tokens": 18, "soak": 80,
@@ -64,13 +66,14 @@ def options() -> Any:
     made.add_argument("--history-tokens", type=int, default=1000, help="of the first turn")
     made.add_argument("--seeded", type=int, default=200, help="requests whose text must stay")
     made.add_argument("--seeded-tokens", type=int, default=48, help="of the longest of them")
+    made.add_argument("--conditions", default=",".join(CONDITIONS), help="in which")
     made.add_argument("--soak", type=int, default=5000, help="random requests")
     made.add_argument("--soak-clients", type=int, default=12)
     made.add_argument("--leaving", type=float, default=0.3, help="share of them that are left")
     arguments = made.parse_args()
-    unknown = set(arguments.parts.split(",")) - set(PARTS)
-    if unknown:
-        made.error(f"--parts knows {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
+    for given, known in ((arguments.parts, PARTS), (arguments.conditions, CONDITIONS)):
+        if unknown := set(given.split(",")) - set(known):
+            made.error(f"there are {', '.join(known)}, and no {', '.join(sorted(unknown))}")
     if arguments.quick:
         vars(arguments).update(QUICK)
     return arguments

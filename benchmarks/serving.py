@@ -2,7 +2,8 @@
 
     by_clients         tokens a second of auto, off and fixed4 by the number of clients that ask in a closed loop, and
                        by the rate of arrivals of an open one (``--open-loop``, "2/s"); ratio is that of auto to the
-                       better of the other two
+                       better of the other two; processor_ratio the same in the server's processor time a token,
+                       which other work on the machine moves less
     itl_overhead       time between tokens over HTTP against the library in this process, one client; itl has both, and
                        the same with speculation off
     p99_prefill_ratio  p99 of the time between chunks of 4 running answers while a prompt of 2,000 tokens is read,
@@ -18,7 +19,7 @@
 Against a ``foredraft serve`` process over loopback. Arms take turns, there and back (ABBA): ``--pairs`` rounds of that,
 medians of the rounds. All arms write the same texts, which is checked. A part that was left out is null; ``--parts``
 and ``--clients`` cut a run into pieces. The time between tokens of an answer is that from its first to its last, over
-its tokens less one.
+its tokens less one. Processor time and memory are read from /proc, so it runs on Linux.
 """
 
 from __future__ import annotations

@@ -73,6 +73,11 @@ class Server:
             "descriptors": len(list((folder / "fd").iterdir())),
         }
 
+    def processor(self) -> float:
+        """Return the seconds of processors that it has had. Linux only."""
+        fields = (Path("/proc") / str(self._process.pid) / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     async def get(self, path: str) -> Any:
         """Return the JSON document at an address."""
         return (await ask(self.port, path)).document

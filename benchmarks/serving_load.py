@@ -89,31 +89,39 @@ async def by_clients(server: Server, prompts: Sequence[str], arguments: Any) -> 
     warm = [prompts[i % len(prompts)] for i in range(4)]
     for arm in ARMS:
         await closed(server.port, warm, 2, arm, f"warm-{arm}", arguments)
-    print(f"\n{'clients':>10}" + "".join(f"{arm:>10}" for arm in ARMS) + "   ratio   (tokens/s)", file=sys.stderr)
+    print(
+        f"\n{'clients':>10}" + "".join(f"{arm:>10}" for arm in ARMS) + "   ratio  processor   (tokens/s)",
+        file=sys.stderr,
+    )
     for clients in map(int, filter(None, arguments.clients.split(","))):
         asked = [prompts[i % len(prompts)] for i in range(max(clients * arguments.per_client, arguments.least))]
 
         async def run(arm: str, name: str, clients: int = clients, asked: list[str] = asked) -> Block:
             return await closed(server.port, asked, clients, arm, name, arguments)
 
-        found[str(clients)] = await in_turns(run, str(clients), arguments.pairs)
+        found[str(clients)] = await in_turns(server, run, str(clients), arguments.pairs)
     for rate in map(float, filter(None, arguments.open_loop.split(","))):
         asked = [prompts[i % len(prompts)] for i in range(arguments.arrivals)]
 
         async def run_open(arm: str, name: str, rate: float = rate, asked: list[str] = asked) -> Block:
             return await arriving(server.port, asked, rate, arm, name, arguments)
 
-        found[f"{rate:g}/s"] = await in_turns(run_open, f"{rate:g}/s", arguments.pairs)
+        found[f"{rate:g}/s"] = await in_turns(server, run_open, f"{rate:g}/s", arguments.pairs)
     return found
 
 
-async def in_turns(run: Callable[[str, str], Awaitable[Block]], what: str, pairs: int) -> dict[str, Any]:
+async def in_turns(
+    server: Server, run: Callable[[str, str], Awaitable[Block]], what: str, pairs: int
+) -> dict[str, Any]:
     """Let the arms take turns, there and back again; return what each did, and auto against the better other one."""
     blocks: dict[str, list[Block]] = {arm: [] for arm in ARMS}
+    processor = dict.fromkeys(ARMS, 0.0)
     for pair in range(pairs):
         there = [list(ARMS)[(i + pair) % len(ARMS)] for i in range(len(ARMS))]
         for turn, arm in enumerate((*there, *reversed(there))):
+            before = server.processor()
             blocks[arm].append(await run(arm, f"{what}-{pair}-{turn}"))
+            processor[arm] += server.processor() - before
     speeds = {arm: sum(b.tokens for b in own) / sum(b.seconds for b in own) for arm, own in blocks.items()}
     better = max(("off", "fixed4"), key=lambda arm: speeds[arm])
     seconds = {
@@ -121,13 +129,18 @@ async def in_turns(run: Callable[[str, str], Awaitable[Block]], what: str, pairs
     }
     ratios = [theirs / ours for ours, theirs in zip(seconds["auto"], seconds[better], strict=True)]
     ratio = statistics.median(ratios)
-    print(f"{what:>10}" + "".join(f"{speeds[arm]:>10.1f}" for arm in ARMS) + f"{ratio:>8.3f}", file=sys.stderr)
+    spent = {arm: 1000 * processor[arm] / sum(b.tokens for b in blocks[arm]) for arm in ARMS}
+    least = min(spent["off"], spent["fixed4"]) / spent["auto"]
+    shown = "".join(f"{speeds[arm]:>10.1f}" for arm in ARMS)
+    print(f"{what:>10}{shown}{ratio:>8.3f}{least:>11.3f}", file=sys.stderr)
     texts = blocks["off"][0].texts
     return {
         **speeds,
         "ratio": ratio,
         "better": better,
         "ratios": ratios,
+        "processor_ms_a_token": spent,
+        "processor_ratio": least,
         "identical": all(b.texts == texts for own in blocks.values() for b in own),
         "client_share": sum(b.client for own in blocks.values() for b in own) / sum(map(sum, seconds.values())),
         "latency": {arm: latency([a for b in own for a in b.answers]) for arm, own in blocks.items()},

@@ -1,7 +1,7 @@
 """What trained heads bring the default model, alone and beside retrieval, and what a draft step costs.
 
     chat_tokens_per_pass             heads alone, tasks mt_bench, qa and math_reasoning, greedy
-    all_tokens_per_pass_with_suffix  suffix+heads, all tasks, greedy
+    all_tokens_per_pass_with_suffix  suffix+heads, all tasks, greedy, chains of 8; with_suffix_by_length: other lengths too
     step_share                       one draft step against a target pass of one row, beside each other, medians
     speedup                          over plain decoding, all tasks, suffix+heads at the best fixed length, ABBA
     speedup_t1                       the same at temperature 1 with seeds (rule coupled), planned lengths among them
@@ -37,6 +37,7 @@ from foredraft.engine.planner import FixedPlanner, FixedQuote
 
 CHAT = ("mt_bench", "qa", "math_reasoning", "all")
 LENGTHS = (2, 3, 4, 5)
+CHAINS = (6, 8)
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def measured(
     some = spread(prompts, arguments.per_task)
     chat = [row for row in some if row["task"] in CHAT]
     alone = tokens_a_pass(lm, chat, drafter, most, 5)
-    joined = tokens_a_pass(lm, some, f"suffix+{drafter}", most, 6)
+    joined = {n: tokens_a_pass(lm, some, f"suffix+{drafter}", most, n) for n in CHAINS}
     timed = spread(prompts, arguments.timed)
     greedy = {n: pace(lm, timed, f"suffix+{drafter}", most, n) for n in LENGTHS}
     best = max(greedy, key=lambda n: greedy[n]["speedup"])
@@ -75,8 +76,10 @@ def measured(
     return {
         "chat_tokens_per_pass": alone["all"],
         "chat_by_task": alone,
-        "all_tokens_per_pass_with_suffix": joined["all"],
-        "by_task_with_suffix": {name: value for name, value in joined.items() if name != "conditional"},
+        "all_tokens_per_pass_with_suffix": joined[CHAINS[-1]]["all"],
+        "with_suffix_by_length": {
+            n: {k: v for k, v in each.items() if k != "conditional"} for n, each in joined.items()
+        },
         "accepted_per_position": alone["conditional"],
         "step_share": step_share(lm, drafter),
         "speedup": greedy[best]["speedup"],

@@ -78,8 +78,11 @@ class Priced:
         rows, length = 1 + len(outcome.draft), len(sequence)
         means, costs = self._planner.means, self._planner.costs
         self.seconds += costs.seconds(rows, length, length * rows) + (means.beside if rows > 1 else means.plain)
+        unit, dear = self._units.get(outcome.draft.source, 0.0), max(self._units.values(), default=0.0)
         if rows > 1:
-            self.seconds += self._units.get(outcome.draft.source, 0.0) * rows
+            self.seconds += unit * (max(outcome.draft.depths()) + 1)
+        if done.drafted - done.began > HEAVY and unit < dear:  # who was asked and not taken had a guess or so
+            self.seconds += 2 * dear
 
 
 def main() -> None:

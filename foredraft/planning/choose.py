@@ -216,7 +216,7 @@ class Chooser:
         try:
             answer = self.drafters[i].propose([o.sequence for o in offers], quotes, [o.noise for o in offers])
             drafts = list(zip(offers, self._checked(i, answer, offers), strict=True))
-            guesses = sum([len(draft) for _, draft in drafts])
+            guesses = sum([max(draft.depths(), default=0) for _, draft in drafts])  # what stands beside one is free
         except Exception as fault:  # as above
             for offer in offers:
                 self._drop(offer.sequence, i, fault)

@@ -1,7 +1,7 @@
 """What trained heads bring the default model, alone and beside retrieval, and what a draft step costs.
 
     chat_tokens_per_pass             heads alone, tasks mt_bench, qa and math_reasoning, greedy
-    all_tokens_per_pass_with_suffix  suffix+heads, all tasks, greedy, chains of 8; with_suffix_by_length: other lengths too
+    all_tokens_per_pass_with_suffix  suffix+heads, all tasks, greedy, chains of 8; with_suffix_by_length has 6 as well
     step_share                       one draft step against a target pass of one row, beside each other, medians
     speedup                          over plain decoding, all tasks, suffix+heads at the best fixed length, ABBA
     speedup_t1                       the same at temperature 1 with seeds (rule coupled), planned lengths among them

@@ -40,7 +40,7 @@ class Serving:
         self.name = name
         self.context = host.context
         self._rule = settle({"rule": rule}).rule
-        self.most = queue  # all wait at first, for a moment at least
+        self.most = slots + queue
         self.words: Tokenizer = host.tokenizer
         self.model = model
         self.recorder = LogprobRecorder(host.sampler.logprobs)

@@ -9,7 +9,7 @@ from foredraft.engine.job import Job
 
 
 class Waiting:
-    """A queue of at most ``most`` jobs.
+    """A queue, of at most ``most`` jobs beside those for whom a slot is free.
 
     Next is whoever holds the fewest slots, of several the one who was served the longest ago; an owner's own jobs keep
     their order. Knows nothing of an owner who has nothing in it.
@@ -26,12 +26,8 @@ class Waiting:
     def __contains__(self, job: Job) -> bool:
         return job in self._of.get(job.owner, ())
 
-    def room(self, count: int) -> bool:
-        """Say whether so many more fit."""
-        return self._count + count <= self.most
-
     def add(self, jobs: Sequence[Job]) -> None:
-        """Let jobs wait; for whom there is ``room``."""
+        """Let jobs wait."""
         for job in jobs:
             self._of.setdefault(job.owner, deque()).append(job)
         self._count += len(jobs)

@@ -75,8 +75,9 @@ class Service:
         with self._wake:
             if self._draining:
                 raise Draining("the service is about to end and takes nothing more")
-            if not self._waiting.room(len(jobs)):
-                seconds = self._held_s * (len(self._waiting) + len(jobs)) / self._scheduler.slots
+            slots = self._scheduler.slots
+            if len(self._jobs) + len(jobs) > slots + self._waiting.most:  # whoever finds a free slot hardly waits
+                seconds = self._held_s * (len(self._waiting) + len(jobs)) / slots
                 raise Overloaded(
                     f"{len(self._waiting)} answers wait already, and there is room for {self._waiting.most}",
                     float(math.ceil(min(_LONGEST, max(1.0, seconds)))),

@@ -82,7 +82,7 @@ def serve(
     try:
         server.run([listener])
     finally:
-        if desk.served is not None and not end.forced:  # the engine's thread ends with the process
+        if desk.served is not None:  # also at once: what the engine's thread reads is freed when the process ends
             desk.served.close()
         desk.makers.shutdown(wait=False, cancel_futures=True)
     if end.fault is not None:

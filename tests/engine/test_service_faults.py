@@ -254,16 +254,17 @@ def test_a_service_that_errs_tells_everybody_and_goes_on(monkeypatch: pytest.Mon
 
 
 def test_a_full_queue_takes_all_or_none() -> None:
-    engine = service(Hurt(), slots=1, queue=3)
+    engine = service(Hurt(), slots=1, queue=3)  # one of the four is as good as served
     jobs = [Listener(text(ABC, seed)) for seed in range(1, 9)]
-    engine.submit([job.job for job in jobs[:2]])
-    with pytest.raises(Overloaded, match="2 answers wait already") as full:
-        engine.submit([job.job for job in jobs[2:4]])
-    assert full.value.retry_after == 4
-    assert engine.snapshot().waiting == 2
-    engine.submit([jobs[2].job])
-    engine.step()
+    engine.submit([job.job for job in jobs[:3]])
+    with pytest.raises(Overloaded, match="3 answers wait already") as full:
+        engine.submit([job.job for job in jobs[3:5]])
+    assert full.value.retry_after == 5
+    assert engine.snapshot().waiting == 3
     engine.submit([jobs[3].job])
+    engine.step()
+    with pytest.raises(Overloaded, match="3 answers wait already"):
+        engine.submit([jobs[4].job])
     while not engine.idle:
         engine.step()
     check(*jobs[:4])

@@ -87,7 +87,7 @@ class Lives(RuleBasedStateMachine):
         if self.draining:
             with pytest.raises(Draining):
                 self.service.submit([job.job for job in came])
-        elif len(self.waiting) + count > QUEUE:
+        elif len(self.open) + count > SLOTS + QUEUE:
             with pytest.raises(Overloaded) as full:
                 self.service.submit([job.job for job in came])
             assert 1 <= full.value.retry_after <= 60

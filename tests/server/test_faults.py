@@ -256,6 +256,15 @@ def test_a_full_queue_says_when_to_come_again(open_server: Serve, load: Any) -> 
     assert all_free(client)
 
 
+def test_free_slots_are_no_queue(open_server: Serve, load: Any) -> None:
+    model = load()
+    client = open_server(model, engine={"slots": 6, "queue": 1})
+    Faulty.in_(model).before = lambda _: time.sleep(0.02)
+    asked = [("/v1/completions", {"prompt": f"a{i}", "max_tokens": 6, "ignore_eos": True}) for i in range(6)]
+    assert {reply.status for reply in client.together(*asked)} == {200}
+    assert all_free(client)
+
+
 def test_an_end_cuts_off_what_takes_too_long(open_server: Serve, load: Any) -> None:
     model = load()
     client = open_server(model)

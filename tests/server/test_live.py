@@ -320,7 +320,8 @@ def test_sigterm_lets_answers_finish(tiny: Path, cache: Path) -> None:
     assert "cut off" not in said
 
 
-def test_a_second_signal_ends_at_once(tiny: Path, cache: Path) -> None:
+@pytest.mark.parametrize("turn", range(3))  # it was a crash now and then
+def test_a_second_signal_ends_at_once(tiny: Path, cache: Path, turn: int) -> None:
     server = Process(tiny, cache, "--drain-seconds", "600")
     connections = [server.begin(490) for _ in range(3)]
     server.process.send_signal(signal.SIGINT)

@@ -212,8 +212,9 @@ def _put(client: Client, path: str) -> Any:
 
 def test_more_answers_than_will_ever_fit(open_server: Serve) -> None:
     client = open_server(engine={"slots": 1, "queue": 4})
-    reply = client.complete("ab", n=5, max_tokens=1)
+    reply = client.complete("ab", n=6, max_tokens=1)
     assert (reply.status, reply.error["param"]) == (400, "n")
+    assert client.complete("ab", n=5, max_tokens=1).status == 200  # one in the slot, four behind it
     assert client.complete(["ab", "cd"], n=2, max_tokens=1).status == 200
     many = open_server(limits=Limits(prompts=3)).complete(["a"] * 4, max_tokens=1)
     assert (many.status, many.error["param"]) == (400, "prompt")

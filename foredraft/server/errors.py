@@ -36,6 +36,7 @@ TYPES: Final = {
     503: "service_unavailable_error",
 }
 _LONGEST: Final = 280
+_BRANCHES: Final = ("bool", "int", "float", "str")  # of a union, as pydantic calls them
 _RETRY_S: Final = 1.0
 # what the library calls otherwise than the request does
 _NAMES: Final = {
@@ -145,17 +146,21 @@ def named(message: str, fields: Iterable[str]) -> str | None:
 
 def invalid(fault: RequestValidationError) -> ApiError:
     """Return the first thing that is wrong with a body, as one sentence."""
-    first = fault.errors()[0]
+    errors = fault.errors()
+    of_first = [each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]]
+    first = max(of_first, key=lambda each: len(each["loc"]))  # of a union the branch that came furthest is meant
     place = [part for part in first["loc"] if part != "body"]
     if not place:
         return ApiError(400, "the body must be a JSON object, sent with Content-Type: application/json")
     param, words = str(place[0]), str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "missing":
-        return ApiError(400, f"{param} is missing", param)
     inner = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place[1:] if _shown(part))
+    if first["type"] == "missing":
+        return ApiError(400, f"{param}{inner} is missing", param)
     return ApiError(400, f"{param}{inner}: {words[:1].lower()}{words[1:]}", param)
 
 
 def _shown(part: object) -> bool:
     """Say whether a part of a place is the user's: pydantic also names the branches of a union, with capitals."""
-    return isinstance(part, int) or (isinstance(part, str) and part.isidentifier() and part.islower())
+    return isinstance(part, int) or (
+        isinstance(part, str) and part.isidentifier() and part.islower() and part not in _BRANCHES
+    )

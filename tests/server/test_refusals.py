@@ -226,3 +226,20 @@ def test_tokens_that_are_none(served: Client) -> None:
     assert served.post("/tokenize", {}).error["param"] == "prompt"
     assert served.post("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}).status == 400
     assert served.post("/tokenize", {"prompt": "x" * 3000}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"speculative": {"draft_tokens": 1000}}, "speculative.draft_tokens"),
+        ({"speculative": {"foo": 1}}, "speculative.foo"),
+        ({"speculative": {"rule": "x"}}, "speculative.rule"),
+        ({"prediction": {"type": "content"}}, "prediction.content is missing"),
+        ({"prediction": {"content": "a"}}, "prediction.type is missing"),
+        ({"speculative": "none"}, "speculative: "),
+    ],
+)
+def test_what_is_wrong_inside_an_object_is_named(served: Client, body: dict[str, Any], said: str) -> None:
+    reply = served.complete("ab", max_tokens=1, **body)
+    assert reply.status == 400
+    assert reply.error["message"].startswith(said)

@@ -32,6 +32,14 @@ NAMED = {"tokens": 1000, "longest": 8, "epochs": 1.0, "vocabulary": 64}
 PROMPTS = [[65 + i, 66, 67] for i in range(60)]
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_as_ever() -> Iterator[None]:
+    """Whoever starts the tests in the background may have them ignore Ctrl-C, which they would inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def ignore(*_: Any) -> None:
     """Hear nothing."""
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "planning"))
 from common import finish, load, parser, read_prompts, spread
 
 import foredraft
-from foredraft.core.draft import Draft, Round
+from foredraft.core.draft import Draft, Round, Watch
 from foredraft.measure.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner
@@ -170,7 +170,7 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
         for name in ("none", "auto") if pair % 2 == 0 else ("auto", "none"):
             before = planner.spent
             watch = Priced(planner, {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources})
-            lm.onlookers[:] = [partial(_same, watch), lambda _: clock]
+            lm.onlookers[:] = [partial(_same, watch), partial(_same, clock)]
             result = lm.generate(row["prompt"], max_tokens=most, **({"drafter": "none"} if name == "none" else {}))
             (plain if name == "none" else auto).append(result.timings.decode_s)
             if name == "none":
@@ -190,7 +190,7 @@ def timed(lm: foredraft.LanguageModel, row: dict[str, Any], planner: AutoPlanner
     }  # fmt: skip
 
 
-def _same(watch: Priced, _planner: Any) -> Priced:
+def _same(watch: Watch, _planner: Any) -> Watch:
     return watch
 
 
@@ -207,7 +207,7 @@ def replayed(
     for name in arms:
         for length in LENGTHS:
             watch = Stopwatch()
-            lm.onlookers[:] = [lambda _, watch=watch: watch]  # type: ignore[misc]
+            lm.onlookers[:] = [partial(_same, watch)]
             for row in asked:
                 lm.generate(row["prompt"], max_tokens=arguments.max_tokens, drafter=name, draft_tokens=length)
             found[name, length] = watch.rounds

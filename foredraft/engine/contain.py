@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
-from foredraft.core.draft import Array
-from foredraft.core.sampling import Shaping
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
+
+if TYPE_CHECKING:
+    from foredraft.core.sampling import Shaping
 
 
 def contain(sequence: Text) -> None:
     """Let whatever shapes a sequence's logits or ends its text raise nothing but GenerationError and NumericalError."""
-    if sequence.shaping is not None and not isinstance(sequence.shaping, _Shaping):
-        sequence.shaping = _Shaping(sequence.shaping)
-    if sequence.ends is not None and not isinstance(sequence.ends, _Ends):
-        sequence.ends = _Ends(sequence.ends)
+    if sequence.shaping is not None and not isinstance(sequence.shaping, _Contained):
+        sequence.shaping = cast("Shaping", _Contained(sequence.shaping))
+    if sequence.ends is not None and not isinstance(sequence.ends, _Contained):
+        sequence.ends = _Contained(sequence.ends)
 
 
-class _Shaping:
-    def __init__(self, shaping: Shaping) -> None:
-        self._shaping = shaping
+class _Contained:
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
 
-    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+    def __call__(self, *given: Any) -> Any:
         try:
-            return self._shaping(row, sequence, path)
+            return self._call(*given)
         except (GenerationError, NumericalError):
             raise
-        except Exception as fault:
-            raise _of(fault) from fault
-
-
-class _Ends:
-    def __init__(self, ends: Callable[[int], bool]) -> None:
-        self._ends = ends
-
-    def __call__(self, token: int) -> bool:
-        try:
-            return self._ends(token)
-        except (GenerationError, NumericalError):
-            raise
-        except Exception as fault:
+        except Exception as fault:  # grammars and texts may break in any way, and only their answer may end of it
             raise _of(fault) from fault
 
 

@@ -218,7 +218,7 @@ async def detokenize(body: DetokenizeRequest, desk: TheDesk, model: TheModel) ->
 async def _in_thread(desk: Desk, body: Any, work: Any) -> Any:
     try:
         return await asyncio.get_running_loop().run_in_executor(desk.makers, work)
-    except Exception as fault:
+    except Exception as fault:  # what is the request's fault is told as such, the rest goes on up
         if (refused := refusal(fault, body.fields())) is not None:
             raise refused from fault
         raise

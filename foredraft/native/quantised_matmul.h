@@ -15,7 +15,11 @@ __attribute__((always_inline)) inline void take_lines(const char* cell, size_t p
   using Ints = typename Ops::Ints;
   auto at = [&](size_t i) { return Ops::load(cell + i * 64 + part); };
   if constexpr (kBits == 8) {
-    for (size_t i = 0; i < 8; ++i) line[i] = Ops::kFlips ? Ops::flip(at(i)) : at(i);
+    for (size_t i = 0; i < 8; ++i)
+      if constexpr (Ops::kFlips)
+        line[i] = Ops::flip(at(i));
+      else
+        line[i] = at(i);
     return;
   }
   for (size_t i = 0; i < 4; ++i) {

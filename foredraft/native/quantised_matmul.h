@@ -174,16 +174,67 @@ struct Tile {
   }
 };
 
+// y[r][0..32) over all cells of two blocks, which share what is read of the inputs, for any number of rows. Their sums
+// wait in memory: a cell's lines take half of 32 registers.
+template <class Ops, int kKind>
+void pair(const char* w, size_t block, size_t cells, const char* x, size_t ldx, int rows, float* y, size_t ldy,
+          ptrdiff_t far) {
+  constexpr Form f = form(kKind);
+  using Ints = typename Ops::Ints;
+  using In = Input<Ops, kKind>;
+  const char* const begin = w;
+  alignas(64) float sums[kMaxRows][2 * kLanes];
+  __builtin_memset(sums, 0, rows * sizeof *sums);
+  for (size_t at = 0; at < cells; at += f.cells(), w += f.group()) {
+    // Where a block ends, its stream goes on in the pair that follows.
+    const size_t reach = w - begin + kAhead;
+    const ptrdiff_t ahead = far ? far : kAhead + (reach < block ? 0 : block);
+    for (size_t c = 0; c < f.cells(); ++c) {
+      Ints low[8], high[8];
+      Worth<Ops> worth[2];
+      for (int b = 0; b < 2; ++b) {
+        const char* lines = w + b * block + f.head() + c * f.lines() * 64;
+        fetch<kKind>(w + b * block, c, ahead);
+        take_lines<f.bits, Ops>(lines, 0, 0, low + 4 * b);
+        take_lines<f.bits, Ops>(lines, 0, 1, high + 4 * b);
+        worth[b] = take_worth<kKind, Ops>(w + b * block, c, 0);
+      }
+      const char *codes = x + (at + c) * kCell, *scales = x + cells * kCell + (at + c) * 4;
+#pragma GCC unroll 1
+      for (int r = 0; r < rows; ++r, codes += ldx, scales += ldx) {
+        Ints first[2], second[2];
+        for (int b = 0; b < 2; ++b) {
+          first[b] = In::start(scales, cells, at + c, 0);
+          second[b] = f.parts == 2 ? In::start(scales, cells, at + c, 1) : Ops::all(int32_t(0));
+        }
+        Ops::template dot<f.bits, 2, 4>(low, codes, first);
+        Ops::template dot<f.bits, 2, 4>(high, codes + 16, second);
+        for (int b = 0; b < 2; ++b) {
+          auto sum = Ops::sums(sums[r] + b * kLanes);
+          In::add(worth[b], scales, cells, 0, f.parts == 2 ? first[b] : Ops::plus(first[b], second[b]), sum);
+          if (f.parts == 2) In::add(worth[b], scales, cells, 1, second[b], sum);
+          Ops::store(sums[r] + b * kLanes, sum);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < rows; ++r) __builtin_memcpy(y + r * ldy, sums[r], sizeof *sums);
+}
+
 // Groups of as few rows as need no more groups; the last may repeat rows of the one before, whose bits are the same.
 template <class Ops, int kKind, int R = Ops::kRows>
 void multiply(const char* w, size_t blocks, size_t cells, const char* x, size_t ldx, int rows, float* y, size_t ldy,
               ptrdiff_t far) {
+  const size_t block = block_bytes(kKind, cells);
+  if constexpr (Ops::kPairs && R == Ops::kRows)
+    if (rows > R)
+      for (; blocks > 1; blocks -= 2, w += 2 * block, y += 2 * kLanes)
+        pair<Ops, kKind>(w, block, cells, x, ldx, rows, y, ldy, far);
   const int groups = (rows + Ops::kRows - 1) / Ops::kRows;
   if ((rows + groups - 1) / groups != R) {
     if constexpr (R > Ops::kLeast) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
     return;
   }
-  const size_t block = block_bytes(kKind, cells);
   for (size_t b = 0; b < blocks; ++b, w += block, y += kLanes)
     for (int r = 0; r < rows; r += R) {
       const int from = r + R <= rows ? r : rows - R;

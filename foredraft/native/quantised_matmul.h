@@ -259,7 +259,7 @@ struct Lanes {
 
 // The lanes of v brought together in halves.
 template <class E, int n = 16, class Join>
-__attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Join join) {
+__attribute__((always_inline)) inline E across(const typename Lanes<E, n>::Type& v, Join join) {
   if constexpr (n == 1) {
     return v[0];
   } else {
@@ -270,12 +270,12 @@ __attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Joi
 }
 
 // Writes cell number `cell` of a row. Without contraction or reassociation every tier has the same bits here.
-__attribute__((always_inline)) inline void code_cell(Lanes<float>::Type low, Lanes<float>::Type high, size_t cell,
-                                                     size_t cells, char* row) {
+__attribute__((always_inline)) inline void code_cell(const Lanes<float>::Type (&value)[2], size_t cell, size_t cells,
+                                                     char* row) {
   using Values = Lanes<float>::Type;
   using Codes = Lanes<int32_t>::Type;
   // Sizes compare as their bits do, and what is no number is above them all.
-  const Codes sizes[2] = {(Codes)low & 0x7fffffff, (Codes)high & 0x7fffffff};
+  const Codes sizes[2] = {(Codes)value[0] & 0x7fffffff, (Codes)value[1] & 0x7fffffff};
   const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
                                        [](auto a, auto b) { return a > b ? a : b; });
   float largest;
@@ -283,10 +283,9 @@ __attribute__((always_inline)) inline void code_cell(Lanes<float>::Type low, Lan
   const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
   const float scale = some ? largest * (1 / 127.0f) : number ? 0.0f : __builtin_nanf("");
   const float by = some ? 127.0f / largest : 0.0f;
-  if (!number) low = high = Values{};
   int32_t sum[2];
   for (int i = 0; i < 2; ++i) {
-    const Codes code = (Codes)((i ? high : low) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
+    const Codes code = (Codes)((number ? value[i] : Values{}) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
     const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
     __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
     sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
@@ -305,11 +304,11 @@ void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells,
   size_t cell = first;
   for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) {
     __builtin_memcpy(value, in, sizeof value);
-    code_cell(value[0], value[1], cell, cells, row);
+    code_cell(value, cell, cells, row);
   }
   for (; cell < end; ++cell, n = 0) {
     value[0] = value[1] = Lanes<float>::Type{};
     if (n) __builtin_memcpy(value, in, n * sizeof(float));
-    code_cell(value[0], value[1], cell, cells, row);
+    code_cell(value, cell, cells, row);
   }
 }

@@ -277,7 +277,7 @@ __attribute__((always_inline)) inline void code_cell(const Lanes<float>::Type (&
   // Sizes compare as their bits do, and what is no number is above them all.
   const Codes sizes[2] = {(Codes)value[0] & 0x7fffffff, (Codes)value[1] & 0x7fffffff};
   const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
-                                       [](auto a, auto b) { return a > b ? a : b; });
+                                       [](const auto& a, const auto& b) { return a > b ? a : b; });
   float largest;
   __builtin_memcpy(&largest, &most, 4);
   const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
@@ -288,7 +288,7 @@ __attribute__((always_inline)) inline void code_cell(const Lanes<float>::Type (&
     const Codes code = (Codes)((number ? value[i] : Values{}) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
     const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
     __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
-    sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
+    sum[i] = across<int32_t>(code, [](const auto& a, const auto& b) { return a + b; });
   }
   const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
   const float both = scale * static_cast<float>(sum[0] + sum[1]);

@@ -24,11 +24,16 @@ COMMON = (
     "-fvisibility=hidden", "-pthread"
 )  # fmt: skip
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
-AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16")
+AVX512_VNNI = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
+AVX512 = (*AVX512_VNNI, "-mavx512bf16")
 TIERS = {  # source -> the flags that only it may be compiled with
     "tier_avx2.cpp": AVX2,
     "tier_avx512.cpp": AVX512,
     "tier_amx.cpp": (*AVX512, "-mamx-tile", "-mamx-bf16"),
+    "quantised_avx2.cpp": AVX2,
+    "quantised_avx_vnni.cpp": (*AVX2, "-mavxvnni"),
+    "quantised_avx512.cpp": AVX512_VNNI,
+    "quantised_amx.cpp": (*AVX512_VNNI, "-mamx-tile", "-mamx-int8"),
 }
 FAULTS = (BaseError, CompileError, LinkError, OSError)
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")

@@ -16,7 +16,7 @@ namespace foredraft {
 namespace {
 
 struct Processor {
-  bool avx2 = false, avx512 = false, amx = false;
+  bool avx2 = false, avx_vnni = false, avx512_vnni = false, avx512 = false, amx = false;
 };
 
 #if defined(__x86_64__)
@@ -31,9 +31,11 @@ Processor detect() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return has;
   has.avx2 = ymm && fma && (b >> 5 & 1);
   const bool avx512 = (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);  // F, DQ, BW, VL
-  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);                                       // BF16, TILE
+  const bool amx = (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);                      // BF16, TILE, INT8
+  has.avx512_vnni = has.avx2 && zmm && avx512 && (c >> 11 & 1);
   if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return has;
-  has.avx512 = has.avx2 && zmm && avx512 && (a >> 5 & 1);  // AVX512-BF16
+  has.avx_vnni = has.avx2 && (a >> 4 & 1);
+  has.avx512 = has.avx512_vnni && (a >> 5 & 1);  // AVX512-BF16
   has.amx = has.avx512 && tiles && amx;
   return has;
 }
@@ -77,12 +79,19 @@ bool exact_products(const Kernels& kernels) {
 
 }  // namespace
 
-const Kernels* find_tier(const char* name) {
+const Tier* find_tier(const char* name) {
   const Processor& has = processor();
-  if (!std::strcmp(name, "amx")) return has.amx && tiles_permitted() ? kernels_amx() : nullptr;
-  if (!std::strcmp(name, "avx512")) return has.avx512 ? kernels_avx512() : nullptr;
-  if (!std::strcmp(name, "avx2")) return has.avx2 ? kernels_avx2() : nullptr;
-  return std::strcmp(name, "portable") ? nullptr : kernels_portable();
+  static const Tier tiers[] = {
+      {"amx", has.amx && tiles_permitted() ? kernels_amx() : nullptr, block_kernels_amx()},
+      {"avx512", has.avx512 ? kernels_avx512() : nullptr, block_kernels_avx512()},
+      {"avx512-vnni", has.avx512_vnni ? kernels_avx2() : nullptr, block_kernels_avx512()},
+      {"avx-vnni", has.avx_vnni ? kernels_avx2() : nullptr, block_kernels_avx_vnni()},
+      {"avx2", has.avx2 ? kernels_avx2() : nullptr, block_kernels_avx2()},
+      {"portable", kernels_portable(), block_kernels_portable()},
+  };
+  for (const Tier& tier : tiers)
+    if (!std::strcmp(tier.name, name)) return tier.kernels && tier.blocks ? &tier : nullptr;
+  return nullptr;
 }
 
 }  // namespace foredraft
@@ -90,7 +99,7 @@ const Kernels* find_tier(const char* name) {
 const char* fd_tiers() {
   static const std::string names = [] {
     std::string found;
-    for (const char* name : {"amx", "avx512", "avx2", "portable"})
+    for (const char* name : {"amx", "avx512", "avx512-vnni", "avx-vnni", "avx2", "portable"})
       if (foredraft::find_tier(name)) found += (found.empty() ? "" : ",") + std::string(name);
     return found;
   }();
@@ -98,8 +107,16 @@ const char* fd_tiers() {
 }
 
 int fd_probe_tier(const char* name) {
-  const foredraft::Kernels* kernels = foredraft::find_tier(name);
-  return kernels ? foredraft::exact_products(*kernels) : -1;
+  const foredraft::Tier* tier = foredraft::find_tier(name);
+  return tier ? foredraft::exact_products(*tier->kernels) : -1;
 }
 
-const void* fd_kernels(const char* name) { return foredraft::find_tier(name); }
+const void* fd_kernels(const char* name) {
+  const foredraft::Tier* tier = foredraft::find_tier(name);
+  return tier ? tier->kernels : nullptr;
+}
+
+const void* fd_block_kernels(const char* name) {
+  const foredraft::Tier* tier = foredraft::find_tier(name);
+  return tier ? tier->blocks : nullptr;
+}

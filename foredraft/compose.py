@@ -11,7 +11,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
-from foredraft.folders import find_folder
+from foredraft.models.folders import Wanted, find_folder
 from foredraft.models.identity import fingerprint, folder_identity
 from foredraft.models.narrow import NarrowModel, narrow_vocabulary
 from foredraft.models.native_sampling import native_logprobs, sampler
@@ -111,10 +111,11 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
         return _host_of_module(model, machine, tokenizer)
     name = str(model)
     require_something(machine.device)
-    found = find_folder(name, machine, progress)
+    device, tier, cache = machine.device, machine.native_tier, machine.cache_folder
+    found = find_folder(Wanted(name, machine.dtype, device, tier, cache, machine.offline, progress))
     folder, dtype = found.folder, found.dtype
     identity = folder_identity(folder)
-    wish = Wish(dtype, machine.cache_folder, machine.device, machine.threads, machine.native_tier, progress)
+    wish = Wish(dtype, cache, device, machine.threads, tier, progress)
     runner = open_runner(folder, found.config, identity, wish)
     runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
     if (ids := narrow_vocabulary(folder, runner.model.vocabulary)) is not None:

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from foredraft.errors import OptionError, StorageError, UnsupportedModel, WeightsError
+from foredraft.errors import ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf_config import Config, Family, config_of, family_of, names_of
 from foredraft.models.gguf_header import Header, read_header
 from foredraft.models.gguf_link import make_link, read_link, write_link
@@ -51,7 +51,12 @@ def convert_gguf(
     or TokenizerError for what the file is, StorageError for what the disk is.
     """
     _require_dtype(dtype)
-    final = cache / f"{path.stem}-{dtype}-{_key(path, dtype)}"
+    try:
+        final = cache / f"{path.stem}-{dtype}-{_key(path, dtype)}"
+    except FileNotFoundError:
+        raise ModelNotFound(f"there is no file {path}") from None
+    except OSError as fault:
+        raise WeightsError(f"{path} cannot be read: {fault}") from fault
     if final.is_dir() and (dtype != "file" or _points(final, path)):
         return final
     header = read_header(path)
@@ -103,7 +108,8 @@ def write_folder(
     add_rope_scaling(header, config)
     config["dtype"] = config["torch_dtype"] = "float32" if dtype == "f32" else "bfloat16"
     weights = _plan(header, config)
-    require_space(folder, _wide_bytes(weights, dtype))
+    if dtype != "file":
+        require_space(folder, _wide_bytes(weights, dtype))
     backend, tokenizer_config = tokenizer_of(header)
     backend.save(str(folder / "tokenizer.json"))
     stops = stop_ids(header)
@@ -168,8 +174,8 @@ def _write_weights(header: Header, weights: list[Stored], path: Path, dtype: Dty
 
 
 def _wide_bytes(weights: Sequence[Stored], dtype: Dtype) -> int:
-    """Return what weights take when they are widened; nothing where they stay in the file."""
-    return {"bf16": 2, "f32": 4, "file": 0}[dtype] * sum(prod(weight.shape) for weight in weights)
+    """Return what weights take when they are widened."""
+    return (2 if dtype == "bf16" else 4) * sum(prod(weight.shape) for weight in weights)
 
 
 def _reader(header: Header, file: IO[bytes], weight: Stored) -> Callable[[int, int], Bytes]:

@@ -262,7 +262,7 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
 
 
 def _beside(model: Any) -> str:
-    """Return the type of a block beside a native model: bfloat16 where the model runs a file's blocks, which it has not."""
+    """Return the type of a block beside a native model: bf16 where the model runs the blocks of a file."""
     return "bf16" if model.dtype == "file" else str(model.dtype)
 
 

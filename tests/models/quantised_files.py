@@ -72,8 +72,8 @@ def quantised_file(
 
     Keys of ``kinds`` are GGUF's names, whole ("blk.1.attn_v.weight", "token_embd.weight", "output.weight") or without
     their layer ("attn_q", "ffn_down"); the whole name goes first. Norms are F32, near one. ``vocabulary`` is at most
-    260 for a real tokenizer, which decodes bytes. ``replaced`` gives tensors as they are stored, by whole name; ``keys``
-    more 32 bit metadata. The same arguments write the same bytes.
+    260 for a real tokenizer, which decodes bytes. ``replaced`` gives tensors as they are stored, by whole name, and
+    ``keys`` more 32 bit metadata. The same arguments write the same bytes.
     """
     width = head_dim or hidden // heads
     writer = gguf.GGUFWriter(path, "llama")

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foredraft.errors import ModelError, StorageError, UnsupportedModel
 from foredraft.models.fetch import resolve
@@ -18,10 +18,24 @@ from foredraft.models.gguf_link import linked_file, read_link, weight_bytes
 from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.runner import why_not_blocks
 from foredraft.models.spec import read_spec
+from foredraft.models.store import Progress
 
-if TYPE_CHECKING:
-    from foredraft.compose import Machine
-    from foredraft.models.store import Progress
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model's name, the options that say how it is to run (see ``load``), and where models are kept."""
+
+    name: str
+    dtype: str
+    device: str | None
+    tier: str | None
+    cache: Path
+    offline: bool = False
+    progress: Progress | None = None
+
+    def resolved(self, dtype: str, name: str | None = None) -> Path:
+        """Return the folder of the model, or of another ``name``; see ``resolve``."""
+        return resolve(name or self.name, self.cache, offline=self.offline, dtype=dtype, progress=self.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,58 +48,50 @@ class Found:
     notice: str | None = None
 
 
-def find_folder(name: str, machine: Machine, progress: Progress | None) -> Found:
-    """Return the folder of the model called ``name``, fetched and converted where need be.
+def find_folder(wanted: Wanted) -> Found:
+    """Return the folder of a model, fetched and converted where need be.
 
     Raises OptionError for a device that is not there, ModelError, FetchError or StorageError.
     """
-    wide = "f32" if machine.dtype in ("f32", "f64") else "bf16"
-    wanted = wide if machine.dtype in ("bf16", "f32", "f64") else machine.dtype
-    why = why_not_blocks(machine.device, machine.native_tier) if wanted in ("auto", "file") else None
-    folder, said = _resolve(name, machine, wide if why else wanted, progress)
-    config = _read_config(folder)
-    linked = read_link(folder) is not None
-    if linked and wanted in ("auto", "file") and not why:
+    asked = wanted.dtype
+    wide = "f32" if asked in ("f32", "f64") else "bf16"
+    free = asked in ("auto", "file")
+    why = why_not_blocks(wanted.device, wanted.tier) if free else None
+    folder, said = _resolved(wanted, asked if free and not why else wide)
+    link, config = read_link(folder), _read_config(folder)
+    if link is not None and free and not why:
         if (why := _not_in_table(config)) is None:
             return Found(folder, config, "file", said)
-        folder, said = _resolve(name, machine, wide, progress)
-        linked = read_link(folder) is not None
-    if linked:  # a folder that was named itself
-        folder = _widened(folder, machine, wide, progress)
+        folder = wanted.resolved(wide)
+        link, said = read_link(folder), None
+    if link is not None:  # its own name was given
+        folder = wanted.resolved(wide, str(linked_file(folder, link)))
     config = _read_config(folder)
-    dtype = {"auto": "bf16", "file": _file_dtype(config)}.get(machine.dtype, machine.dtype)
-    if machine.dtype == "file" and why and _from_gguf(folder):
+    if asked == "file" and why and _from_gguf(folder):
         size = f"{weight_bytes(folder) / 1e6:.0f} MB"
         said = f"the file's blocks cannot be run as they are, because {why}; its weights are widened to bf16, {size}"
-    return Found(folder, config, dtype, said)
+    return Found(folder, config, {"auto": "bf16", "file": _file_dtype(config)}.get(asked, asked), said)
 
 
-def _resolve(name: str, machine: Machine, dtype: str, progress: Progress | None) -> tuple[Path, str | None]:
-    """Return a model's folder and, where it is a temporary one, what is to be said of that."""
-    cache = machine.cache_folder
+def _resolved(wanted: Wanted, dtype: str) -> tuple[Path, str | None]:
+    """Return a model's folder and, where it had to be a temporary one, why. Raises as ``resolve`` does.
+
+    A folder that links to a GGUF is small: where the cache cannot be written to, one is kept as long as the process.
+    """
     try:
-        return resolve(name, cache, offline=machine.offline, dtype=dtype, progress=progress), None
+        return wanted.resolved(dtype), None
     except StorageError as fault:
-        path = Path(name).expanduser()
+        path = Path(wanted.name).expanduser()
         if dtype not in ("auto", "file") or not path.is_file():
             raise
-        from foredraft.models.gguf_file import convert_gguf
+        from foredraft.models.gguf_file import convert_gguf  # slow to import, and seldom needed
 
         try:
             folder = Path(tempfile.mkdtemp(prefix="foredraft-"))
-        except OSError:
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            return convert_gguf(path, folder, "file"), f"what the file says of itself is read at each start: {fault}"
+        except (OSError, StorageError):  # nor can the system's own folder for such things
             raise fault from None
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return convert_gguf(path, folder, "file"), f"what the file says of itself is read at each start: {fault}"
-
-
-def _widened(folder: Path, machine: Machine, dtype: str, progress: Progress | None) -> Path:
-    """Return the folder of widened weights of the GGUF that a folder links to."""
-    link = read_link(folder)
-    if link is None:
-        return folder
-    path = str(linked_file(folder, link))
-    return resolve(path, machine.cache_folder, offline=machine.offline, dtype=dtype, progress=progress)
 
 
 def _not_in_table(config: dict[str, Any]) -> str | None:

@@ -23,7 +23,7 @@ enum fd_part {
   FD_NORM,
   FD_QKV,  // of each layer from here on; outputs in the order q, k, v
   FD_O,
-  FD_GATE,  // gate and up are halves of one packed matrix
+  FD_GATE,
   FD_UP,
   FD_DOWN,
   FD_QKV_BIAS,

@@ -43,21 +43,11 @@ void put(uint16_t* to, const void* source, int32_t type, size_t i) {
 }
 void put(float* to, const void* source, int32_t type, size_t i) { *to = read(source, type, i); }
 
-// The packed output of row r of gate or up: kPair blocks of the one, then as many of the other.
-size_t paired(const fd_spec& spec, bool up, size_t r) {
-  const size_t blocks = round_up(spec.mlp, kLanes) / kLanes, set = r / (kLanes * kPair);
-  const size_t beside = std::min(kPair, blocks - set * kPair);
-  return (set * 2 * kPair + (up ? beside : 0) + r / kLanes % kPair) * kLanes + r % kLanes;
-}
-
 template <class T>
-void put_rows(const fd_spec& spec, char* base, const Part& part, int32_t kind, const void* source, int32_t type,
-              size_t rows, size_t cols, size_t first) {
-  const bool mixed = !spec.kinds && (kind == FD_GATE || kind == FD_UP);
+void put_rows(char* base, size_t depth, const void* source, int32_t type, size_t rows, size_t cols, size_t first) {
   for (size_t r = 0; r < rows; ++r) {
-    const size_t out = mixed ? paired(spec, kind == FD_UP, first + r) : first + r;
-    T* block = reinterpret_cast<T*>(base) + out / kLanes * kLanes * part.depth;
-    for (size_t k = 0; k < cols; ++k) put(block + at<T>(k, out % kLanes), source, type, r * cols + k);
+    T* block = reinterpret_cast<T*>(base) + (first + r) / kLanes * kLanes * depth;
+    for (size_t k = 0; k < cols; ++k) put(block + at<T>(k, (first + r) % kLanes), source, type, r * cols + k);
   }
 }
 
@@ -94,7 +84,6 @@ Layout::Layout(const fd_spec& s) {
   parts_.resize(FD_QKV + size_t(s.layers) * (FD_PARTS - FD_QKV));
   const size_t element = s.f32 ? 4 : 2;
   const size_t hidden = s.hidden, q = size_t(s.heads) * s.head_dim, kv = size_t(s.kv_heads) * s.head_dim;
-  const size_t both = 2 * round_up(s.mlp, kLanes);
   auto place = [&](Part& part, size_t bytes) {
     part.offset = bytes_;
     part.bytes = bytes;
@@ -126,8 +115,8 @@ Layout::Layout(const fd_spec& s) {
   };
   if (!s.tied) {  // rows as the file has them
     Part& part = parts_[FD_EMBEDDING];
-    part.outputs = s.vocabulary, part.inputs = hidden;
-    const int32_t kind = kind_of(0);
+    part.outputs = s.vocabulary, part.inputs = hidden, part.count = 1;
+    const int32_t kind = part.spans[0].kind = kind_of(0);
     if (coded(kind) && hidden % form(kind).inputs()) throw Fault{"the embedding has rows that are no whole blocks"};
     place(part, part.outputs * (coded(kind) ? hidden / form(kind).inputs() * form(kind).raw : hidden * element));
   }
@@ -144,15 +133,10 @@ Layout::Layout(const fd_spec& s) {
     vector(part(FD_O_BIAS), s.o_bias, hidden);
     vector(part(FD_AFTER_ATTENTION), s.norm_after, hidden);
     vector(part(FD_BEFORE_GATED), s.norm_before, hidden);
-    if (s.kinds) {
-      matrix(part(FD_GATE), hidden, {{size_t(s.mlp), kind_of(kinds + 4)}});
-      matrix(part(FD_UP), hidden, {{size_t(s.mlp), kind_of(kinds + 5)}});
-    } else {
-      matrix(part(FD_GATE), hidden, {{both, FD_BF16}});
-      part(FD_UP) = part(FD_GATE);
-    }
-    vector(part(FD_GATE_BIAS), s.mlp_bias, both);
-    part(FD_UP_BIAS) = part(FD_GATE_BIAS);
+    matrix(part(FD_GATE), hidden, {{size_t(s.mlp), kind_of(kinds + 4)}});
+    matrix(part(FD_UP), hidden, {{size_t(s.mlp), kind_of(kinds + 5)}});
+    vector(part(FD_GATE_BIAS), s.mlp_bias, round_up(s.mlp, kLanes));
+    vector(part(FD_UP_BIAS), s.mlp_bias, round_up(s.mlp, kLanes));
     matrix(part(FD_DOWN), s.mlp, {{hidden, kind_of(kinds + 6)}});
     vector(part(FD_DOWN_BIAS), s.mlp_bias, hidden);
     vector(part(FD_AFTER_GATED), s.norm_after, hidden);
@@ -166,52 +150,39 @@ void pack(const fd_spec& spec, void* packed, int32_t kind, int32_t layer, const 
   if (kind < 0 || kind >= FD_PARTS || layer < 0 || layer >= spec.layers || type < FD_BF16 || type >= FD_TYPES)
     throw Fault{"there is no such part to pack"};
   const Part part = Layout(spec).find(kind, layer);
-  const bool halves = kind == FD_GATE || kind == FD_UP || kind == FD_GATE_BIAS || kind == FD_UP_BIAS;
-  const size_t outputs = halves ? spec.mlp : part.outputs;
+  const Span span = part.at(size_t(first) / kLanes);
+  const size_t outputs = part.depth ? std::min(part.outputs, (span.first + span.blocks) * kLanes) : part.outputs;
   if (!part.bytes || rows < 0 || first < 0 || size_t(rows) > outputs || size_t(first) > outputs - size_t(rows) ||
       cols != int64_t(part.inputs ? part.inputs : 1))
     throw Fault{"a tensor does not fit its place in the packed form"};
-  char* base = static_cast<char*>(packed) + part.offset;
-  const size_t group = size_t(first) / kLanes;
-  const Span span = part.depth ? part.at(group) : Span{kind == FD_EMBEDDING && spec.kinds ? spec.kinds[0] : FD_BF16};
   if (type != span.kind && (coded(type) || coded(span.kind)))
     throw Fault{"a tensor is not of the type that the packed form has for it"};
+  char* base = static_cast<char*>(packed) + (part.depth ? span.offset : part.offset);
+  const size_t from = part.depth ? first - span.first * kLanes : first;
   if (coded(span.kind)) {
-    if (part.depth && size_t(first) + rows > (span.first + span.blocks) * kLanes)
-      throw Fault{"a tensor does not fit its place in the packed form"};
-    if (part.depth)
-      return pack_blocks(span.kind, source, rows, cols, first - span.first * kLanes,
-                         static_cast<char*>(packed) + span.offset);
-    check_blocks(span.kind, source, rows, cols);
-    const size_t width = cols / form(span.kind).inputs() * form(span.kind).raw;
-    std::memcpy(base + first * width, source, rows * width);
-    return;
+    if (part.depth) return pack_blocks(span.kind, source, rows, cols, from, base);
+    return keep_blocks(span.kind, source, rows, cols, base + from * (part.bytes / part.outputs));
   }
   with_element(spec, [&](auto element) {
     using T = decltype(element);
-    if (part.depth)
-      return put_rows<T>(spec, static_cast<char*>(packed) + span.offset, part, kind, source, type, rows, cols,
-                         first - span.first * kLanes);
-    if (kind == FD_EMBEDDING)
-      for (size_t i = 0, n = size_t(rows) * cols; i < n; ++i)
-        put(reinterpret_cast<T*>(base) + size_t(first) * cols + i, source, type, i);
-    else
-      for (size_t r = 0; r < size_t(rows); ++r)
-        reinterpret_cast<float*>(base)[halves ? paired(spec, kind == FD_UP_BIAS, first + r) : first + r] =
-            read(source, type, r);
+    if (part.depth) return put_rows<T>(base, part.depth, source, type, rows, cols, from);
+    for (size_t i = 0, n = size_t(rows) * cols; i < n; ++i)
+      if (kind == FD_EMBEDDING)
+        put(reinterpret_cast<T*>(base) + from * cols + i, source, type, i);
+      else
+        reinterpret_cast<float*>(base)[from + i] = read(source, type, i);
   });
 }
 
 void embed(const fd_model& model, size_t token, float* x) {
   const size_t hidden = model.spec.hidden, column = token % kLanes;
-  const int32_t kind = model.spec.kinds ? model.spec.kinds[model.spec.tied] : int32_t(FD_BF16);
-  if (coded(kind)) {
-    const Part& part = model.layout.find(model.spec.tied ? FD_HEAD : FD_EMBEDDING, 0);
-    const char* from = model.packed + part.offset;
+  const Part& part = model.layout.find(model.spec.tied ? FD_HEAD : FD_EMBEDDING, 0);
+  const Span& span = part.spans[0];
+  if (coded(span.kind)) {
     if (model.spec.tied)
-      unpack_column(kind, from + token / kLanes * part.spans[0].stride, hidden, column, x);
+      unpack_column(span.kind, model.packed + span.offset + token / kLanes * span.stride, hidden, column, x);
     else
-      unpack_row(kind, from + token * (part.bytes / part.outputs), hidden, x);
+      unpack_row(span.kind, model.packed + part.offset + token * (part.bytes / part.outputs), hidden, x);
     for (size_t k = 0; k < hidden; ++k) x[k] *= model.spec.embedding_scale;
     return;
   }

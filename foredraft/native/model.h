@@ -23,7 +23,6 @@ struct Fault {  // thrown within the library, caught in api.cpp
 };
 
 constexpr size_t kChunk = 256;  // keys of a page of a slot, and of one step of attention
-constexpr size_t kPair = 2;     // blocks of gate that are followed by as many of up
 constexpr int32_t kMaxSlots = 1 << 16;
 
 inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

@@ -56,7 +56,7 @@ size_t Pass<T>::carve(char* base, Own<T>* own) const {
   own->normed = {nullptr, round_up(widest, kDepth), nullptr, spec_.kinds ? row_bytes(cells) : 0};
   own->normed.plain = from.take<T>(rows * own->normed.ld);
   own->normed.codes = from.take<char>(rows * own->normed.stride);
-  own->gated = from.take<float>(rows * kGroups * 2 * kPair * kLanes);
+  own->gated = from.take<float>(rows * 2 * kGated * kLanes);
   own->line = from.take<float>(round_up(hidden_, kLanes));
   own->logical = from.take<float>(kChunk);
   own->weights = from.take<T>(rows * kChunk);
@@ -222,9 +222,7 @@ void Pass<T>::project(int32_t part, int32_t layer, const Rows<T>& x, size_t rows
 template <class T>
 void Pass<T>::fetch(int32_t part, int32_t layer, const Own<T>& own) const {
   const Part& found = model_.layout.find(part, layer);
-  const size_t pieces = part != FD_GATE ? 1 : spec_.kinds ? kPair : 2 * kPair;
-  const size_t blocks = round_up(found.outputs, kLanes) / kLanes;
-  const size_t first = model_.team.share(own.thread, blocks / pieces) * pieces;
+  const size_t first = model_.team.share(own.thread, round_up(found.outputs, kLanes) / kLanes);
   const Span& span = found.at(first);
   const char* w = model_.packed + span.offset + (first - span.first) * span.stride;
   for (size_t b = 0; b < kFetchBlocks; ++b)
@@ -263,30 +261,21 @@ void Pass<T>::add(size_t rows, int32_t bias, int32_t norm, int32_t layer, Own<T>
 
 template <class T>
 void Pass<T>::gate(const Block& block, int32_t layer, Own<T>& own) {
-  const Part &part = model_.layout.find(FD_GATE, layer), &up = model_.layout.find(FD_UP, layer);
+  const Part &gated = model_.layout.find(FD_GATE, layer), &up = model_.layout.find(FD_UP, layer);
   const Part& down = model_.layout.find(FD_DOWN, layer);
-  const float* bias = model_.weights<float>(FD_GATE_BIAS, layer);
-  const size_t pairs = round_up(spec_.mlp, kLanes) / kLanes, groups = (pairs + kPair - 1) / kPair, threads = model_.team.size();
-  const size_t grain = std::min(kGroups, groups / (8 * threads) + 1);
-  for (size_t begin, end; model_.team.claim(own.thread, groups, grain, &begin, &end);) {
-    const size_t first = begin * 2 * kPair, blocks = std::min(end * 2 * kPair, 2 * pairs) - first;
-    const size_t stride = blocks * kLanes;
-    if (!spec_.kinds)
-      multiply(part.spans[0], part, model_.packed, first, first + blocks, own.normed, block.rows, own.gated, stride);
-    for (size_t g = begin; spec_.kinds && g < end; ++g) {  // gate and up lie apart
-      const size_t from = g * kPair, n = std::min(kPair, pairs - from);
-      float* y = own.gated + (g - begin) * 2 * kPair * kLanes;
-      multiply(part.spans[0], part, model_.packed, from, from + n, own.normed, block.rows, y, stride);
-      multiply(up.spans[0], up, model_.packed, from, from + n, own.normed, block.rows, y + n * kLanes, stride);
-    }
+  const float *bias = model_.weights<float>(FD_GATE_BIAS, layer), *other = model_.weights<float>(FD_UP_BIAS, layer);
+  // Two blocks are a cell of what comes next, which one thread has to have whole.
+  const size_t blocks = gated.spans[0].blocks, pairs = (blocks + 1) / 2;
+  const size_t grain = std::min(kGated / 2, pairs / (8 * model_.team.size()) + 1);
+  for (size_t begin, end; model_.team.claim(own.thread, pairs, grain, &begin, &end);) {
+    const size_t first = 2 * begin, last = std::min(2 * end, blocks), n = (last - first) * kLanes;
+    multiply(gated.spans[0], gated, model_.packed, first, last, own.normed, block.rows, own.gated, 2 * n);
+    multiply(up.spans[0], up, model_.packed, first, last, own.normed, block.rows, own.gated + n, 2 * n);
     for (size_t r = 0; r < block.rows; ++r) {
-      float* row = own.gated + r * stride;
-      if (bias) kernels_.add(row, bias + first * kLanes, stride);
-      for (size_t g = begin; g < end; ++g, row += 2 * kPair * kLanes) {
-        const size_t n = std::min(kPair, pairs - g * kPair) * kLanes;
-        kernels_.gate(row, row + n, n, spec_.activation, row);
-        enter(down, row, n, r, g * kPair * kLanes, act_);
-      }
+      float* row = own.gated + r * 2 * n;
+      if (bias) kernels_.add(row, bias + first * kLanes, n), kernels_.add(row + n, other + first * kLanes, n);
+      kernels_.gate(row, row + n, n, spec_.activation, row);
+      enter(down, row, n, r, first * kLanes, act_);
     }
   }
 }

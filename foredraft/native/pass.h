@@ -5,7 +5,7 @@
 
 namespace foredraft {
 
-constexpr size_t kGroups = 4;     // groups of 2 * kPair blocks of gate and up taken at a time, at most
+constexpr size_t kGated = 8;      // blocks of gate, and as many of up, taken at a time, at most
 constexpr size_t kFetchBlocks = 4, kFetchBytes = 2048;
 constexpr size_t kStoreRows = 4;  // rows whose keys and values are stored at a time
 
@@ -32,7 +32,7 @@ template <class T>
 struct Own {
   float* x;       // [64, hidden]
   Rows<T> normed;  // what a norm or attention gave
-  float* gated;   // [64, kGroups * 2 * kPair blocks]
+  float* gated;   // [64, 2 * kGated blocks]
   float* line;    // one row's features
   float* scores;  // [64, Plan::reach]
   float* logical; // [kChunk] scores of one row in path order

@@ -2,53 +2,42 @@
 // here is merged with code compiled for another instruction set; for the same reason no std:: templates.
 //
 // A tier gives Ops:
-//   Ints, Floats: kWidth lanes of 32 bits; kRows: most rows of a tile; kFlips: whether signed codes come as code + 128
-//   load(at), all(int32), both(a, b), mask(v, bits), left<n>(v): shifted, to the right where n < 0
-//   dot<bits, n>(lines, x, start): start + the sum over n lines of products with 4 codes each from x on
+//   Ints, Floats: kWidth lanes of 32 bits; kLeast, kRows: fewest and most rows of a tile; kFlips: whether signed codes come as code + 128
+//   load(at), all(int32), both(a, b), mask(v, bits), plus(a, b), left<n>(v): shifted, to the right where n < 0
+//   dot<bits, units, lines>(line, x, sum): adds to the sum of each unit the products of four of its lines with the 16
+//   codes from x on; a unit's lines follow those of the one before
 //   floats(Ints), halves(at), codes(at), signed_codes(at): Floats of ints, of f16, of bytes
 //   all(float), times(a, b), add(a, b, sum): sum + a * b; store(y, Floats)
 
 constexpr size_t kAhead = 8192;  // bytes, of the weights to come
 
+// Lines 4 h to 4 h + 3 of a cell, one code a byte.
 template <int kBits, class Ops>
-__attribute__((always_inline)) inline void take_lines(const char* cell, size_t part, typename Ops::Ints* line) {
+__attribute__((always_inline)) inline void take_lines(const char* cell, size_t part, int h, typename Ops::Ints* line) {
   using Ints = typename Ops::Ints;
   auto at = [&](size_t i) { return Ops::load(cell + i * 64 + part); };
-  if constexpr (kBits == 8) {
-    for (size_t i = 0; i < 8; ++i)
-      if constexpr (Ops::kFlips)
-        line[i] = Ops::flip(at(i));
-      else
-        line[i] = at(i);
-    return;
-  }
-  for (size_t i = 0; i < 4; ++i) {
-    const Ints pair = at(i);
-    line[i] = Ops::mask(pair, 0x0f0f0f0f);
-    line[i + 4] = Ops::mask(Ops::template left<-4>(pair), 0x0f0f0f0f);
-  }
+  auto high = [&](int i, Ints bits) { line[i] = Ops::both(line[i], Ops::mask(bits, kBits == 5 ? 0x10101010 : 0x30303030)); };
+  for (int i = 0; i < 4; ++i)
+    if constexpr (kBits < 8)
+      line[i] = Ops::mask(h ? Ops::template left<-4>(at(i)) : at(i), 0x0f0f0f0f);
+    else if constexpr (Ops::kFlips)
+      line[i] = Ops::flip(at(4 * h + i));
+    else
+      line[i] = at(4 * h + i);
   if constexpr (kBits == 5) {
-    const Ints high = at(4);
-    const int bit = 0x10101010;
-    line[0] = Ops::both(line[0], Ops::mask(Ops::template left<4>(high), bit));
-    line[1] = Ops::both(line[1], Ops::mask(Ops::template left<3>(high), bit));
-    line[2] = Ops::both(line[2], Ops::mask(Ops::template left<2>(high), bit));
-    line[3] = Ops::both(line[3], Ops::mask(Ops::template left<1>(high), bit));
-    line[4] = Ops::both(line[4], Ops::mask(high, bit));
-    line[5] = Ops::both(line[5], Ops::mask(Ops::template left<-1>(high), bit));
-    line[6] = Ops::both(line[6], Ops::mask(Ops::template left<-2>(high), bit));
-    line[7] = Ops::both(line[7], Ops::mask(Ops::template left<-3>(high), bit));
+    const Ints bits = at(4);
+    high(0, h ? bits : Ops::template left<4>(bits));
+    high(1, h ? Ops::template left<-1>(bits) : Ops::template left<3>(bits));
+    high(2, h ? Ops::template left<-2>(bits) : Ops::template left<2>(bits));
+    high(3, h ? Ops::template left<-3>(bits) : Ops::template left<1>(bits));
   }
-  if constexpr (kBits == 6)
-    for (size_t h = 0; h < 2; ++h) {
-      const Ints high = at(4 + h);
-      const int bits = 0x30303030;
-      Ints* to = line + 4 * h;
-      to[0] = Ops::both(to[0], Ops::mask(Ops::template left<4>(high), bits));
-      to[1] = Ops::both(to[1], Ops::mask(Ops::template left<2>(high), bits));
-      to[2] = Ops::both(to[2], Ops::mask(high, bits));
-      to[3] = Ops::both(to[3], Ops::mask(Ops::template left<-2>(high), bits));
-    }
+  if constexpr (kBits == 6) {
+    const Ints bits = at(4 + h);
+    high(0, Ops::template left<4>(bits));
+    high(1, Ops::template left<2>(bits));
+    high(2, bits);
+    high(3, Ops::template left<-2>(bits));
+  }
 }
 
 // The scales and the minimum of one cell.
@@ -82,59 +71,108 @@ __attribute__((always_inline)) inline Worth<Ops> take_worth(const char* group, s
 
 constexpr int log_of(int n) { return n <= 1 ? 0 : 1 + log_of(n / 2); }
 
-// y[r][0..16) over all cells of one block for R rows.
-template <class Ops, int kKind, int R>
-void tile(const char* w, size_t cells, const char* x, size_t ldx, float* y, size_t ldy, ptrdiff_t ahead) {
+template <int kKind>
+__attribute__((always_inline)) inline void fetch(const char* group, size_t cell, ptrdiff_t ahead) {
   constexpr Form f = form(kKind);
-  constexpr int kUnits = kLanes / Ops::kWidth, kOffset = f.bits == 8 && Ops::kFlips ? 128 : f.offset;
-  using Ints = typename Ops::Ints;
-  typename Ops::Floats sum[R][kUnits];
-  for (int r = 0; r < R; ++r)
-    for (int u = 0; u < kUnits; ++u) sum[r][u] = Ops::all(0.0f);
-  const char* scales = x + cells * kCell;
-  for (size_t at = 0; at < cells; at += f.cells(), w += f.group())
-    for (size_t c = 0; c < f.cells(); ++c) {
-      const char* cell = w + f.head() + c * f.lines() * 64;
-      if (ahead) {
-        if (c == 0)
-          for (size_t i = 0; i < f.head(); i += 64) __builtin_prefetch(w + ahead + i);
-        for (size_t i = 0; i < f.lines(); ++i) __builtin_prefetch(cell + ahead + i * 64);
-      }
-      const char *codes = x + (at + c) * kCell, *scale = scales + (at + c) * 4;
-      for (int u = 0; u < kUnits; ++u) {
-        Ints line[8];
-        take_lines<f.bits, Ops>(cell, u * Ops::kWidth * 4, line);
-        const Worth<Ops> worth = take_worth<kKind, Ops>(w, c, u);
-        for (int r = 0; r < R; ++r) {
-          float of_row, of_sum;
-          __builtin_memcpy(&of_row, scale + r * ldx, 4);
-          auto minus = [&](size_t which) {
-            int32_t taken;
-            __builtin_memcpy(&taken, scale + r * ldx + which, 4);
-            return Ops::template left<log_of(kOffset)>(Ops::all(taken));
-          };
-          const auto input = Ops::all(of_row);
-          if constexpr (f.parts == 2) {
-            for (int p = 0; p < 2; ++p) {
-              const Ints start = minus(cells * 12 + (at + c + p) * 4);
-              const Ints dot = Ops::template dot<f.bits, 4>(line + 4 * p, codes + r * ldx + 16 * p, start);
-              sum[r][u] = Ops::add(Ops::floats(dot), Ops::times(worth.scale[p], input), sum[r][u]);
-            }
-            continue;
-          }
-          const Ints start = kOffset ? minus(cells * 8) : Ops::all(int32_t(0));
-          const Ints dot = Ops::template dot<f.bits, 8>(line, codes + r * ldx, start);
-          sum[r][u] = Ops::add(Ops::floats(dot), Ops::times(worth.scale[0], input), sum[r][u]);
-          if constexpr (f.minimum) {
-            __builtin_memcpy(&of_sum, scale + r * ldx + cells * 4, 4);
-            sum[r][u] = Ops::add(worth.minimum, Ops::all(of_sum), sum[r][u]);
-          }
-        }
-      }
-    }
-  for (int r = 0; r < R; ++r)
-    for (int u = 0; u < kUnits; ++u) Ops::store(y + r * ldy + u * Ops::kWidth, sum[r][u]);
+  if (!ahead) return;
+  if (cell == 0)
+    for (size_t i = 0; i < f.head(); i += 64) __builtin_prefetch(group + ahead + i);
+  const char* at = group + f.head() + cell * f.lines() * 64 + ahead;
+  for (size_t i = 0; i < f.lines(); ++i) __builtin_prefetch(at + i * 64);
 }
+
+// What a row brings to a cell. `scales`: of that row and cell.
+template <class Ops, int kKind>
+struct Input {
+  static constexpr Form f = form(kKind);
+  static constexpr int kOffset = f.bits == 8 && Ops::kFlips ? 128 : f.offset;
+
+  // Of part p, where its sum of products begins: the offset times what is to be taken.
+  __attribute__((always_inline)) static typename Ops::Ints start(const char* scales, size_t cells, size_t cell, int p) {
+    if constexpr (kOffset == 0) return Ops::all(int32_t(0));
+    int32_t taken;
+    __builtin_memcpy(&taken, scales + (f.parts == 2 ? cells * 12 + (cell + p) * 4 : cells * 8), 4);
+    return Ops::template left<log_of(kOffset)>(Ops::all(taken));
+  }
+
+  __attribute__((always_inline)) static void add(const Worth<Ops>& worth, const char* scales, size_t cells, int p,
+                                                 typename Ops::Ints dot, typename Ops::Floats& sum) {
+    float scale, of_sum;
+    __builtin_memcpy(&scale, scales, 4);
+    sum = Ops::add(Ops::floats(dot), Ops::times(worth.scale[p], Ops::all(scale)), sum);
+    if constexpr (f.minimum) {
+      __builtin_memcpy(&of_sum, scales + cells * 4, 4);
+      sum = Ops::add(worth.minimum, Ops::all(of_sum), sum);
+    }
+  }
+};
+
+// y[r][0..16) over all cells of one block for R rows. Where there are 16 registers, two units share what is read of the
+// inputs, and a cell's lines come in two halves.
+template <class Ops, int kKind, int R>
+struct Tile {
+  static constexpr Form f = form(kKind);
+  static constexpr int kUnits = kLanes / Ops::kWidth, kSpan = kUnits == 1 ? 1 : 2;
+  using Ints = typename Ops::Ints;
+  using Floats = typename Ops::Floats;
+  using In = Input<Ops, kKind>;
+
+  static void run(const char* w, size_t cells, const char* x, size_t ldx, float* y, size_t ldy, ptrdiff_t ahead) {
+    Floats sum[R][kUnits];
+    for (int r = 0; r < R; ++r)
+      for (int u = 0; u < kUnits; ++u) sum[r][u] = Ops::all(0.0f);
+    for (size_t at = 0; at < cells; at += f.cells(), w += f.group())
+      for (size_t c = 0; c < f.cells(); ++c) {
+        fetch<kKind>(w, c, ahead);
+        for (int u = 0; u < kUnits; u += kSpan) add(w, c, u, x + (at + c) * kCell, x + cells * kCell + (at + c) * 4,
+                                                    cells, at + c, ldx, sum);
+      }
+    for (int r = 0; r < R; ++r)
+      for (int u = 0; u < kUnits; ++u) Ops::store(y + r * ldy + u * Ops::kWidth, sum[r][u]);
+  }
+
+  __attribute__((always_inline)) static void add(const char* group, size_t c, int u, const char* codes,
+                                                 const char* scales, size_t cells, size_t cell, size_t ldx,
+                                                 Floats (&sum)[R][kUnits]) {
+    const char* at = group + f.head() + c * f.lines() * 64;
+    Worth<Ops> worth[kSpan];
+    for (int s = 0; s < kSpan; ++s) worth[s] = take_worth<kKind, Ops>(group, c, u + s);
+    if constexpr (kSpan == 1) {
+      Ints line[8];
+      take_lines<f.bits, Ops>(at, 0, 0, line);
+      take_lines<f.bits, Ops>(at, 0, 1, line + 4);
+      for (int r = 0; r < R; ++r, codes += ldx, scales += ldx) {
+        Ints first = In::start(scales, cells, cell, 0), second = Ops::all(int32_t(0));
+        if (f.parts == 2) second = In::start(scales, cells, cell, 1);
+        Ops::template dot<f.bits, 1, 4>(line, codes, &first);
+        Ops::template dot<f.bits, 1, 4>(line + 4, codes + 16, &second);
+        In::add(worth[0], scales, cells, 0, f.parts == 2 ? first : Ops::plus(first, second), sum[r][u]);
+        if (f.parts == 2) In::add(worth[0], scales, cells, 1, second, sum[r][u]);
+      }
+      return;
+    }
+    Ints dot[R][kSpan];
+    half<0>(at, u, codes, scales, cells, cell, ldx, worth, dot, sum);
+    __asm__("" : "+r"(at));  // or what both halves read is kept, and there is no room for it
+    half<1>(at, u, codes + 16, scales, cells, cell, ldx, worth, dot, sum);
+  }
+
+  template <int h>
+  __attribute__((always_inline)) static void half(const char* at, int u, const char* codes, const char* scales,
+                                                  size_t cells, size_t cell, size_t ldx, const Worth<Ops>* worth,
+                                                  Ints (&dot)[R][kSpan], Floats (&sum)[R][kUnits]) {
+    Ints line[kSpan * 4];
+    for (int s = 0; s < kSpan; ++s) take_lines<f.bits, Ops>(at, (u + s) * Ops::kWidth * 4, h, line + 4 * s);
+    for (int r = 0; r < R; ++r, codes += ldx, scales += ldx) {
+      __asm__("" : "+r"(codes), "+r"(scales));  // nor for the address of every row
+      if (f.parts == 2 || h == 0)
+        for (int s = 0; s < kSpan; ++s) dot[r][s] = In::start(scales, cells, cell, h);
+      Ops::template dot<f.bits, kSpan, 4>(line, codes, dot[r]);
+      if (f.parts == 2 || h == 1)
+        for (int s = 0; s < kSpan; ++s) In::add(worth[s], scales, cells, f.parts == 2 ? h : 0, dot[r][s], sum[r][u + s]);
+    }
+  }
+};
 
 // Groups of as few rows as need no more groups; the last may repeat rows of the one before, whose bits are the same.
 template <class Ops, int kKind, int R = Ops::kRows>
@@ -142,14 +180,14 @@ void multiply(const char* w, size_t blocks, size_t cells, const char* x, size_t 
               ptrdiff_t far) {
   const int groups = (rows + Ops::kRows - 1) / Ops::kRows;
   if ((rows + groups - 1) / groups != R) {
-    if constexpr (R > 1) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
+    if constexpr (R > Ops::kLeast) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
     return;
   }
   const size_t block = block_bytes(kKind, cells);
   for (size_t b = 0; b < blocks; ++b, w += block, y += kLanes)
     for (int r = 0; r < rows; r += R) {
       const int from = r + R <= rows ? r : rows - R;
-      tile<Ops, kKind, R>(w, cells, x + from * ldx, ldx, y + from * ldy, ldy, r ? 0 : far ? far : kAhead);
+      Tile<Ops, kKind, R>::run(w, cells, x + from * ldx, ldx, y + from * ldy, ldy, r ? 0 : far ? far : kAhead);
     }
 }
 
@@ -180,39 +218,47 @@ __attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Joi
   }
 }
 
-// Without contraction or reassociation every tier has the same bits here.
-void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells, char* row) {
+// Writes cell number `cell` of a row. Without contraction or reassociation every tier has the same bits here.
+__attribute__((always_inline)) inline void code_cell(Lanes<float>::Type low, Lanes<float>::Type high, size_t cell,
+                                                     size_t cells, char* row) {
   using Values = Lanes<float>::Type;
   using Codes = Lanes<int32_t>::Type;
-  for (size_t cell = first; cell < end; ++cell, in += kCell) {
-    Values value[2] = {};
-    if (n >= kCell)
-      __builtin_memcpy(value, in, sizeof value);
-    else
-      __builtin_memcpy(value, in, n * sizeof(float));
-    n -= n < kCell ? n : kCell;
-    // Sizes compare as their bits do, and what is no number is above them all.
-    const Codes sizes[2] = {(Codes)value[0] & 0x7fffffff, (Codes)value[1] & 0x7fffffff};
-    const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
-                                         [](auto a, auto b) { return a > b ? a : b; });
-    float largest;
-    __builtin_memcpy(&largest, &most, 4);
-    const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
-    const float scale = some ? largest / 127.0f : number ? 0.0f : __builtin_nanf(""), by = some ? 127.0f / largest : 0.0f;
-    int32_t sum[2];
-    for (int i = 0; i < 2; ++i) {
-      if (!number) value[i] = Values{};
-      const Codes code = (Codes)(value[i] * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
-      const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
-      __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
-      sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
-    }
-    const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
-    const float both = scale * static_cast<float>(sum[0] + sum[1]);
-    char* after = row + cells * kCell + cell * 4;
-    __builtin_memcpy(after, &scale, 4);
-    __builtin_memcpy(after + cells * 4, &both, 4);
-    __builtin_memcpy(after + cells * 8, &minus[0], 4);
-    __builtin_memcpy(after + cells * 12 + cell * 4, &minus[1], 8);
+  // Sizes compare as their bits do, and what is no number is above them all.
+  const Codes sizes[2] = {(Codes)low & 0x7fffffff, (Codes)high & 0x7fffffff};
+  const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
+                                       [](auto a, auto b) { return a > b ? a : b; });
+  float largest;
+  __builtin_memcpy(&largest, &most, 4);
+  const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
+  const float scale = some ? largest * (1 / 127.0f) : number ? 0.0f : __builtin_nanf("");
+  const float by = some ? 127.0f / largest : 0.0f;
+  if (!number) low = high = Values{};
+  int32_t sum[2];
+  for (int i = 0; i < 2; ++i) {
+    const Codes code = (Codes)((i ? high : low) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
+    const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
+    __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
+    sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
+  }
+  const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
+  const float both = scale * static_cast<float>(sum[0] + sum[1]);
+  char* after = row + cells * kCell + cell * 4;
+  __builtin_memcpy(after, &scale, 4);
+  __builtin_memcpy(after + cells * 4, &both, 4);
+  __builtin_memcpy(after + cells * 8, &minus[0], 4);
+  __builtin_memcpy(after + cells * 12 + cell * 4, &minus[1], 8);
+}
+
+void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells, char* row) {
+  Lanes<float>::Type value[2];
+  size_t cell = first;
+  for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) {
+    __builtin_memcpy(value, in, sizeof value);
+    code_cell(value[0], value[1], cell, cells, row);
+  }
+  for (; cell < end; ++cell, n = 0) {
+    value[0] = value[1] = Lanes<float>::Type{};
+    if (n) __builtin_memcpy(value, in, n * sizeof(float));
+    code_cell(value[0], value[1], cell, cells, row);
   }
 }

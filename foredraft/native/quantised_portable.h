@@ -4,7 +4,7 @@ struct Ops {
   typedef uint32_t Bits __attribute__((vector_size(16)));
   typedef int16_t Shorts __attribute__((vector_size(16)));
   typedef float Floats __attribute__((vector_size(16)));
-  static constexpr int kWidth = 4, kRows = 2;
+  static constexpr int kWidth = 4, kLeast = 1, kRows = 2;
   static constexpr bool kFlips = false;
   template <class V>
   static V from(const char* at) {
@@ -15,33 +15,39 @@ struct Ops {
   static Ints load(const char* at) { return from<Ints>(at); }
   static Ints all(int32_t value) { return Ints{} + value; }
   static Ints both(Ints a, Ints b) { return a | b; }
+  static Ints plus(Ints a, Ints b) { return a + b; }
   static Ints mask(Ints v, int bits) { return v & bits; }
+  static Ints flip(Ints v) { return v ^ int(0x80808080u); }
   template <int n>
   static Ints left(Ints v) {
     return (Ints)(n >= 0 ? (Bits)v << (n < 0 ? 0 : n) : (Bits)v >> (n < 0 ? -n : 0));
   }
 #if defined(__ARM_FEATURE_DOTPROD)
-  template <int kBits, int n>
-  static Ints dot(const Ints* line, const char* x, Ints sum) {
-    for (int i = 0; i < n; ++i)
-      sum = (Ints)vdotq_s32((int32x4_t)sum, (int8x16_t)line[i], (int8x16_t)all(from<int32_t>(x + 4 * i)));
-    return sum;
+  template <int kBits, int kUnits, int kLines>
+  static void dot(const Ints* line, const char* x, Ints* sum) {
+    for (int i = 0; i < 4; ++i) {
+      const int8x16_t input = (int8x16_t)all(from<int32_t>(x + 4 * i));
+      for (int u = 0; u < kUnits; ++u)
+        sum[u] = (Ints)vdotq_s32((int32x4_t)sum[u], (int8x16_t)line[u * kLines + i], input);
+    }
   }
 #else
-  // Two products of int16 a lane and line; as many lines as int16 holds: 8 * 2 * 15 * 127 = 30480 of 4 bits,
-  // 4 * 2 * 31 * 127 = 31496 of 5, 2 * 2 * 63 * 127 = 32004 of 6, 2 * 128 * 127 = 32512 of 8.
-  template <int kBits, int n>
-  static Ints dot(const Ints* line, const char* x, Ints sum) {
-    constexpr int kLines = kBits == 8 ? 1 : kBits == 6 ? 2 : kBits == 5 ? 4 : n;
-    for (int i = 0; i < n; i += kLines) {
-      Shorts some = {};
-      for (int j = i; j < i + kLines; ++j) {
-        const Shorts w = (Shorts)line[j], input = (Shorts)all(from<int32_t>(x + 4 * j));
-        some += (w << 8 >> 8) * (input << 8 >> 8) + (w >> 8) * (input >> 8);
+  // Two products a lane of int16 and line, of as many lines as it holds: 4 * 2 * 31 * 127 = 31496 for 5 bits and fewer,
+  // 2 * 2 * 63 * 127 = 32004 for 6, 2 * 128 * 127 = 32512 for 8.
+  template <int kBits, int kUnits, int kLines>
+  static void dot(const Ints* line, const char* x, Ints* sum) {
+    constexpr int kSome = kBits == 8 ? 1 : kBits == 6 ? 2 : 4;
+    for (int i = 0; i < 4; i += kSome) {
+      Shorts some[kUnits] = {};
+      for (int j = i; j < i + kSome; ++j) {
+        const Shorts input = (Shorts)all(from<int32_t>(x + 4 * j)), even = input << 8 >> 8, odd = input >> 8;
+        for (int u = 0; u < kUnits; ++u) {
+          const Shorts w = (Shorts)line[u * kLines + j];
+          some[u] += (w << 8 >> 8) * even + (w >> 8) * odd;
+        }
       }
-      sum += ((Ints)some << 16 >> 16) + ((Ints)some >> 16);
+      for (int u = 0; u < kUnits; ++u) sum[u] += ((Ints)some[u] << 16 >> 16) + ((Ints)some[u] >> 16);
     }
-    return sum;
   }
 #endif
   static Floats floats(Ints v) { return __builtin_convertvector(v, Floats); }

@@ -131,10 +131,14 @@ def add_machine(parser: Parser) -> None:
     """Add where the model runs."""
     group = parser.add_argument_group("machine")
     group.add_argument("--device", metavar="D", help="cpu, cuda or mps (default cuda if there is one)")
-    group.add_argument("--dtype", metavar="T", default="auto", help="auto (bf16), bf16, f32, f64 or file")
+    group.add_argument(
+        "--dtype", metavar="T", default="auto", help="auto, bf16, f32, f64 or file (a GGUF's own blocks)"
+    )
     group.add_argument("--threads", metavar="N", type=whole, help="threads of the CPU")
     group.add_argument("--context", metavar="N", type=whole, help="a smaller context than the model's own")
-    group.add_argument("--native-tier", metavar="T", help="of the CPU: auto, amx, avx512, avx2, portable, off (torch)")
+    group.add_argument(
+        "--native-tier", metavar="T", help="of the CPU: auto, one that doctor names (amx, avx2, ...), off (torch)"
+    )
     group.add_argument("--offline", action="store_true", help="never use the network")
 
 

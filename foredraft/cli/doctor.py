@@ -19,7 +19,9 @@ from foredraft.cli.progress import size_of
 from foredraft.models.registry import DEFAULT_MODEL
 
 _NEEDED: Final = ("numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
-_INSTRUCTIONS: Final = {"amx": "amx_bf16", "avx512": "avx512_bf16", "avx2": "avx2"}
+_INSTRUCTIONS: Final = {
+    "amx": "amx_bf16", "avx512": "avx512_bf16", "avx512-vnni": "avx512_vnni", "avx-vnni": "avx_vnni", "avx2": "avx2"
+}  # fmt: skip
 _LITTLE_DISK: Final = 1 << 30
 _LITTLE_MEMORY: Final = 1 << 30
 _PATIENCE_S: Final = 5.0
@@ -89,6 +91,7 @@ def _runner(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any
     device, notice = runner.pick_device(asked)
     native = runner.native_facts()
     facts: dict[str, Any] = {"device": device, "device_name": None, "dtype": "bf16", "tier": None, "native": native}
+    facts["dtype_gguf"] = "bf16" if runner.why_not_blocks(asked, None) else "file"
     found = retrieval()
     facts["retrieval"] = found.name
     facts["notices"] = [said for said in (notice, native["notice"], found.notice) if said is not None]
@@ -208,7 +211,8 @@ def _used(facts: dict[str, Any]) -> str:
         return "nothing can run: there is neither the native pass nor torch"
     where = facts["device_name"] or facts["device"]
     others = "" if facts["packages"]["transformers"] else "; models beyond the decoder table need foredraft[torch]"
-    return f"tier {facts['tier']}, {facts['dtype']}, on {where}{others}"
+    blocks = "; GGUF files run from their own blocks" if facts["dtype_gguf"] == "file" else ""
+    return f"tier {facts['tier']}, {facts['dtype']}, on {where}{blocks}{others}"
 
 
 def _model(model: dict[str, Any]) -> str:

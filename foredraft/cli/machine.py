@@ -11,7 +11,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-FLAGS: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "neon", "sve", "bf16")
+FLAGS: Final = (
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "neon",
+    "sve",
+    "bf16",
+)
 _PACKAGES: Final = (
     "torch",
     "transformers",

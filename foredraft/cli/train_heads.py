@@ -33,6 +33,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     named = {name: value for name in _PLAN if (value := getattr(args, name)) is not None}
     (HeadsPlan if args.action == "heads" else DraftPlan)(**named)
     lines = [] if args.prompts is None else read_lines(args.prompts, console.stdin)
+    if args.dtype == "auto":  # what a module learns from are the weights, not what a file's blocks round
+        args.dtype = "bf16"
     host = load_bare(args, console)
     prompts = _ids(lines, host, console)
     made, digest = _make(args, named, host, prompts, console)

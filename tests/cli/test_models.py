@@ -13,8 +13,10 @@ import pytest
 from foredraft.cli import machine
 from foredraft.cli.loading import cache_folder
 from foredraft.models import runner
+from foredraft.models.gguf_link import LINK
 from foredraft.models.registry import ALIASES, PAIRS
 from tests.cli.conftest import Ask
+from tests.models.quantised_files import quantised_file
 
 NOTHING = {"tiers": [], "all": list(runner.TIERS), "notice": "the native pass was not built"}
 
@@ -84,6 +86,43 @@ def test_remove_takes_the_file_that_was_kept_as_it_came(ask: Ask, kept: Path) ->
     assert (kept.exists(), came.exists()) == (False, False)
 
 
+def test_a_gguf_is_fetched_as_it_is_listed_and_removed(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "gpu_possible", lambda: False)
+    path = quantised_file(tmp_path / "own.gguf", vocabulary=260)
+    document = ask("models", "fetch", path, "--json").document
+    folder = Path(document["folder"])
+    assert "-file-" in folder.name
+    assert document["bytes"] < 100_000  # of which weights are none
+    wide = Path(ask("models", "fetch", path, "--dtype", "bf16", "--json").document["folder"])
+    assert (wide / "model.safetensors").is_file()
+    assert ask("models", "fetch", path, "--dtype", "file", "--json").document["folder"] == str(folder)
+    names = [(entry["name"], entry["source"]["kind"]) for entry in ask("models", "--json").document["here"]]
+    assert names == [("own.gguf", "gguf")] * 2
+    words = ("generate", "AB", "--raw", "--model", path, "--max-tokens", 3, "--drafter", "none", "--threads", 1)
+    answer = ask(*words, "--json")
+    assert answer.document["dtype"] == "file"
+    assert "of packed weights are kept in" in answer.err
+    again = ask(*words)
+    assert " file" in again.err
+    assert "packed" not in again.err
+    packed = list((tmp_path / "cache" / "packed").iterdir())
+    assert len(packed) == 1
+    path.unlink()
+    assert "is gone" in ask("generate", "AB", "--model", folder, "--raw").err
+    assert ask("models", "remove", "own.gguf").status == 0
+    assert not any(place.exists() for place in (folder, wide, *packed))
+
+
+def test_a_damaged_link_can_be_removed(ask: Ask, tmp_path: Path) -> None:
+    path = quantised_file(tmp_path / "own.gguf", vocabulary=260)
+    folder = Path(ask("models", "fetch", path, "--dtype", "file", "--json").document["folder"])
+    (folder / LINK).write_text("{")
+    assert ask("models", "remove", "own.gguf").status == 0
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -107,13 +146,14 @@ def test_doctor_says_what_is_used(ask: Ask, kept: Path, monkeypatch: pytest.Monk
     facts = ask("doctor", "--json").document
     tiers = runner.native_facts()["tiers"]
     assert (facts["device"], facts["dtype"], facts["tier"]) == ("cpu", "bf16", f"native-{tiers[0]}")
+    assert facts["dtype_gguf"] == "file"
     assert facts["native"]["tiers"] == tiers
     assert facts["packages"]["torch"]
     assert facts["cache"]["models"] == ["smollm2-135m"]
     assert facts["default_model"]["here"]
     assert facts["network"] is None
     said = ask("doctor").out
-    assert f"tier native-{tiers[0]}, bf16, on cpu" in said
+    assert f"tier native-{tiers[0]}, bf16, on cpu; GGUF files run from their own blocks" in said
     assert f"{', '.join(tiers)} can run" in said
     assert "smollm2-135m is here" in said
 

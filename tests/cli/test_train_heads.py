@@ -15,6 +15,7 @@ from foredraft.models.heads_file import heads_file, read_heads
 from foredraft.training.layers import LayerPlan
 from foredraft.training.plans import DraftPlan, HeadsPlan
 from tests.cli.conftest import Answer, Ask
+from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model
 from tests.training.making import FEW
 
@@ -103,6 +104,30 @@ def test_heads_are_found_where_they_are_put(ask: Ask, tiny: Path, prompts: Path,
     begun = ask("train", "draft", "--model", tiny, "--layers", 2, *MACHINE)
     assert begun.status == 2
     assert "holds a training that was begun" in begun.err
+
+
+@pytest.mark.parametrize("what", ["heads", "draft"])
+def test_a_gguf_teaches_by_its_widened_weights_or_by_its_blocks(
+    ask: Ask, what: str, prompts: Path, tmp_path: Path
+) -> None:
+    path = quantised_file(tmp_path / "own.gguf", vocabulary=260, layers=3)
+    digests = set()
+    for dtype in ("auto", "file"):
+        out = tmp_path / dtype
+        words = ("--model", path, "--prompts", prompts, *SMALL, "--threads", 1, "--out", out, "--dtype", dtype)
+        words += ("--layers", 1) if what == "draft" else ()
+        answer = ask("train", what, *words, "--json")
+        assert answer.status == 0, answer.err
+        digests.add(answer.document["digest"])
+        kinds = {folder.name.split("-")[1] for folder in (tmp_path / "cache").glob("own-*")}
+        assert kinds == ({"bf16"} if dtype == "auto" else {"bf16", "file"})
+        drafter = f"heads:{out}" if what == "heads" else f"model:{answer.document['file']}"
+        named = ("--model", path, "--max-tokens", 8, "--raw", "--drafter", drafter, "--draft-tokens", 2, "--threads", 1)
+        drafted = ask("generate", "AB", *named, "--json")
+        assert drafted.status == 0, drafted.err
+        assert drafted.document["dtype"] == "file"
+        assert drafted.document["speculative"]["drafted"]
+    assert len(digests) == 1
 
 
 def test_a_folder_of_its_own_without_prompts(ask: Ask, tiny: Path, tmp_path: Path) -> None:

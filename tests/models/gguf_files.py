@@ -135,10 +135,10 @@ def vocabulary_file(path: Path, vocabulary: Vocabulary, architecture: str = "lla
     writer.add_name(name)
     writer.add_block_count(1)
     vocabulary.add_to(writer)
-    return _close(writer, path)
+    return close(writer, path)
 
 
-def _close(writer: gguf.GGUFWriter, path: Path) -> Path:
+def close(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -189,7 +189,7 @@ def model_file(
         writer.add_tensor(target, gguf.quants.quantize(np.ascontiguousarray(values), raw), raw_dtype=raw)
     for name, values in extra:
         writer.add_tensor(name, values)
-    return _close(writer, path)
+    return close(writer, path)
 
 
 def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: str) -> None:

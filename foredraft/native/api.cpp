@@ -37,12 +37,12 @@ int fd_digest(const void* packed, uint64_t bytes, int32_t threads, uint64_t* dig
 int fd_open(const fd_spec* spec, const void* packed, uint64_t bytes, const char* tier, int32_t threads,
             fd_model** model) {
   return guarded([&] {
-    const foredraft::Kernels* kernels = foredraft::find_tier(tier);
-    if (!kernels) throw Fault{std::string("this machine has no tier ") + tier};
+    const foredraft::Tier* on = foredraft::find_tier(tier);
+    if (!on) throw Fault{std::string("this machine has no tier ") + tier};
     check_threads(threads);
     if (bytes != foredraft::Layout(*spec).bytes() || reinterpret_cast<uintptr_t>(packed) % 64)
       throw Fault{"the packed weights are not those of this model"};
-    *model = new fd_model(*spec, packed, kernels, std::make_shared<foredraft::Team>(threads));
+    *model = new fd_model(*spec, packed, *on, std::make_shared<foredraft::Team>(threads));
   });
 }
 

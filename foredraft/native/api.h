@@ -8,9 +8,13 @@
 
 #include "select.h"
 
-enum { FD_VERSION = 4 };  // of this interface and of the packed form together
+enum { FD_VERSION = 5 };  // of this interface and of the packed form together
 
-enum fd_type { FD_BF16, FD_F16, FD_F32, FD_F64 };
+enum fd_type {
+  FD_BF16, FD_F16, FD_F32, FD_F64,
+  FD_Q8_0, FD_Q4_0, FD_Q4_1, FD_Q5_0, FD_Q5_1, FD_Q4_K, FD_Q5_K, FD_Q6_K,  // blocks of a GGUF file, as they lie there
+  FD_TYPES
+};
 
 // The tensors of the packed form. Matrices are [outputs, inputs] as checkpoints hold them; vectors are [outputs].
 enum fd_part {
@@ -19,7 +23,7 @@ enum fd_part {
   FD_NORM,
   FD_QKV,  // of each layer from here on; outputs in the order q, k, v
   FD_O,
-  FD_GATE,  // gate and up are halves of one packed matrix
+  FD_GATE,
   FD_UP,
   FD_DOWN,
   FD_QKV_BIAS,
@@ -52,6 +56,9 @@ typedef struct fd_spec {
   const int32_t* rope_dims;  // [ropes]
   const float* rope_scales;  // [ropes] multiplies cosines and sines
   const float* rope_turns;   // [sum of rope_dims / 2] radians a token
+  // [2 + 7 * layers] of the embedding, the head, then of each layer q, k, v, o, gate, up, down: FD_BF16 or a type in
+  // blocks, which products then run in. Null: all are of the element type.
+  const int32_t* kinds;
 } fd_spec;
 
 typedef struct fd_model fd_model;
@@ -79,7 +86,8 @@ FD_API const char* fd_error();  // of this thread's last failed call
 
 // Bytes of the packed form; 0 for a spec that makes no sense.
 FD_API uint64_t fd_packed_bytes(const fd_spec* spec);
-// Packs outputs `first` and up of one part from source rows [rows, cols]; vectors have one column. Vectors are f32.
+// Packs outputs `first` and up of one part from source rows [rows, cols]; vectors have one column. Vectors are f32. A
+// part in blocks is packed from blocks of its own type, row after row; cols counts their values.
 FD_API int fd_pack(const fd_spec* spec, void* packed, int32_t part, int32_t layer, const void* source, int32_t type,
                    int64_t rows, int64_t cols, int64_t first);
 // A digest of `bytes` (a multiple of 64) by so many threads, whose number does not change it. Every change of a single

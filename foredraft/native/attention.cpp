@@ -274,7 +274,10 @@ void Pass<T>::finish(const Block& block, const Unit& unit, const State& state) {
     const size_t flat = unit.flat + f, row = run.row + flat / group_, head = unit.head * group_ + flat % group_;
     float* out = state.out + f * value_width_;
     for (size_t d = 0; d < dim; ++d) out[d] /= state.sum[f];
-    narrow(out, dim, attended_ + row * o_depth_ + head * dim);
+    if (spec_.kinds)
+      std::memcpy(raw_ + row * q_width_ + head * dim, out, dim * sizeof(float));
+    else
+      narrow(out, dim, attended_.plain + row * o_depth_ + head * dim);
   }
 }
 

@@ -242,7 +242,7 @@ int fd_open_beside(const fd_spec* spec, const void* packed, uint64_t bytes, cons
   return in_turn(other, [&] {
     if (bytes != Layout(*spec).bytes() || reinterpret_cast<uintptr_t>(packed) % 64)
       throw Fault{"the packed weights are not those of this model"};
-    *model = new fd_model(*spec, packed, other->kernels, other->shared_team);
+    *model = new fd_model(*spec, packed, other->tier, other->shared_team);
   });
 }
 

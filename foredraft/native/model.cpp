@@ -10,7 +10,6 @@
 #endif
 
 namespace foredraft {
-namespace {
 
 float widen_half(uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -18,6 +17,8 @@ float widen_half(uint16_t bits) {
   if (exponent == 31) return fraction ? NAN : sign * INFINITY;
   return sign * (exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp(float(fraction), -24));
 }
+
+namespace {
 
 uint16_t narrow(float value) {  // round to nearest even
   uint32_t u;
@@ -42,21 +43,11 @@ void put(uint16_t* to, const void* source, int32_t type, size_t i) {
 }
 void put(float* to, const void* source, int32_t type, size_t i) { *to = read(source, type, i); }
 
-// The packed output of row r of gate or up: kPair blocks of the one, then as many of the other.
-size_t paired(const fd_spec& spec, bool up, size_t r) {
-  const size_t blocks = round_up(spec.mlp, kLanes) / kLanes, set = r / (kLanes * kPair);
-  const size_t beside = std::min(kPair, blocks - set * kPair);
-  return (set * 2 * kPair + (up ? beside : 0) + r / kLanes % kPair) * kLanes + r % kLanes;
-}
-
 template <class T>
-void put_rows(const fd_spec& spec, char* base, const Part& part, int32_t kind, const void* source, int32_t type,
-              size_t rows, size_t cols, size_t first) {
-  const bool mixed = kind == FD_GATE || kind == FD_UP;
+void put_rows(char* base, size_t depth, const void* source, int32_t type, size_t rows, size_t cols, size_t first) {
   for (size_t r = 0; r < rows; ++r) {
-    const size_t out = mixed ? paired(spec, kind == FD_UP, first + r) : first + r;
-    T* block = reinterpret_cast<T*>(base) + out / kLanes * kLanes * part.depth;
-    for (size_t k = 0; k < cols; ++k) put(block + at<T>(k, out % kLanes), source, type, r * cols + k);
+    T* block = reinterpret_cast<T*>(base) + (first + r) / kLanes * kLanes * depth;
+    for (size_t k = 0; k < cols; ++k) put(block + at<T>(k, (first + r) % kLanes), source, type, r * cols + k);
   }
 }
 
@@ -83,6 +74,8 @@ void check_spec(const fd_spec& s) {
     fine = within(s.rope_dims[r], s.head_dim) && s.rope_dims[r] % 2 == 0;
   for (int32_t l = 0; fine && l < s.layers; ++l)
     fine = s.rope_of[l] >= -1 && s.rope_of[l] < s.ropes && s.windows[l] >= 0;
+  for (int32_t i = 0; fine && s.kinds && i < 2 + 7 * s.layers; ++i)
+    fine = !s.f32 && (s.kinds[i] == FD_BF16 || (coded(s.kinds[i]) && s.kinds[i] < FD_TYPES));
   if (!fine) throw Fault{"the description of the model makes no sense to the native pass"};
 }
 
@@ -91,74 +84,108 @@ Layout::Layout(const fd_spec& s) {
   parts_.resize(FD_QKV + size_t(s.layers) * (FD_PARTS - FD_QKV));
   const size_t element = s.f32 ? 4 : 2;
   const size_t hidden = s.hidden, q = size_t(s.heads) * s.head_dim, kv = size_t(s.kv_heads) * s.head_dim;
-  const size_t both = 2 * round_up(s.mlp, kLanes);
   auto place = [&](Part& part, size_t bytes) {
     part.offset = bytes_;
     part.bytes = bytes;
     bytes_ += round_up(bytes, 64);
   };
-  auto matrix = [&](Part& part, size_t outputs, size_t inputs) {
-    part = {0, 0, outputs, inputs, round_up(inputs, kDepth)};
-    place(part, round_up(outputs, kLanes) * part.depth * element);
+  auto kind_of = [&](size_t which) { return s.kinds ? s.kinds[which] : int32_t(FD_BF16); };
+  // Of up to three groups of outputs, with a type each; those of one type are one span.
+  auto matrix = [&](Part& part, size_t inputs, std::initializer_list<std::pair<size_t, int32_t>> groups) {
+    part.inputs = inputs, part.depth = round_up(inputs, kDepth);
+    for (const auto& [outputs, kind] : groups) {
+      const bool more = part.count && part.spans[part.count - 1].kind == kind;
+      if (!more && part.outputs % kLanes) throw Fault{"outputs of different types share a block of the packed form"};
+      if (coded(kind) && inputs % form(kind).inputs()) throw Fault{"a matrix has rows that are no whole blocks of its type"};
+      if (!more) part.spans[part.count++] = {kind, part.outputs / kLanes, 0, 0, 0};
+      part.outputs += outputs;
+      Span& span = part.spans[part.count - 1];
+      span.blocks = round_up(part.outputs, kLanes) / kLanes - span.first;
+      span.stride = coded(kind) ? block_bytes(kind, part.cells()) : kLanes * part.depth * element;
+      (coded(kind) ? part.coded : part.plain) = true;
+    }
+    size_t bytes = 0;
+    for (int i = 0; i < part.count; bytes += part.spans[i].blocks * part.spans[i].stride, ++i)
+      part.spans[i].offset = bytes_ + bytes;
+    place(part, bytes);
   };
   auto vector = [&](Part& part, bool there, size_t outputs) {
     part.outputs = outputs;
     if (there) place(part, outputs * sizeof(float));
   };
-  if (!s.tied) {
-    parts_[FD_EMBEDDING] = {0, 0, size_t(s.vocabulary), hidden, 0};
-    place(parts_[FD_EMBEDDING], size_t(s.vocabulary) * hidden * element);
+  if (!s.tied) {  // rows as the file has them
+    Part& part = parts_[FD_EMBEDDING];
+    part.outputs = s.vocabulary, part.inputs = hidden, part.count = 1;
+    const int32_t kind = part.spans[0].kind = kind_of(0);
+    if (coded(kind) && hidden % form(kind).inputs()) throw Fault{"the embedding has rows that are no whole blocks"};
+    place(part, part.outputs * (coded(kind) ? hidden / form(kind).inputs() * form(kind).raw : hidden * element));
   }
   for (int32_t l = 0; l < s.layers; ++l) {
     auto part = [&](int32_t kind) -> Part& { return parts_[kept(kind, l)]; };
+    const size_t kinds = 2 + 7 * size_t(l);  // q, k, v, o, gate, up, down
     vector(part(FD_BEFORE_ATTENTION), s.norm_before, hidden);
-    matrix(part(FD_QKV), q + 2 * kv, hidden);
+    matrix(part(FD_QKV), hidden, {{q, kind_of(kinds)}, {kv, kind_of(kinds + 1)}, {kv, kind_of(kinds + 2)}});
     vector(part(FD_QKV_BIAS), s.qkv_bias, q + 2 * kv);
     const bool full = s.qk_norm == 2;
     vector(part(FD_Q_NORM), s.qk_norm, full ? q : s.head_dim);
     vector(part(FD_K_NORM), s.qk_norm, full ? kv : s.head_dim);
-    matrix(part(FD_O), hidden, q);
+    matrix(part(FD_O), q, {{hidden, kind_of(kinds + 3)}});
     vector(part(FD_O_BIAS), s.o_bias, hidden);
     vector(part(FD_AFTER_ATTENTION), s.norm_after, hidden);
     vector(part(FD_BEFORE_GATED), s.norm_before, hidden);
-    matrix(part(FD_GATE), both, hidden);
-    part(FD_UP) = part(FD_GATE);
-    vector(part(FD_GATE_BIAS), s.mlp_bias, both);
-    part(FD_UP_BIAS) = part(FD_GATE_BIAS);
-    matrix(part(FD_DOWN), hidden, s.mlp);
+    matrix(part(FD_GATE), hidden, {{size_t(s.mlp), kind_of(kinds + 4)}});
+    matrix(part(FD_UP), hidden, {{size_t(s.mlp), kind_of(kinds + 5)}});
+    vector(part(FD_GATE_BIAS), s.mlp_bias, round_up(s.mlp, kLanes));
+    vector(part(FD_UP_BIAS), s.mlp_bias, round_up(s.mlp, kLanes));
+    matrix(part(FD_DOWN), s.mlp, {{hidden, kind_of(kinds + 6)}});
     vector(part(FD_DOWN_BIAS), s.mlp_bias, hidden);
     vector(part(FD_AFTER_GATED), s.norm_after, hidden);
   }
   vector(parts_[FD_NORM], true, hidden);
-  matrix(parts_[FD_HEAD], s.vocabulary, hidden);
+  matrix(parts_[FD_HEAD], hidden, {{size_t(s.vocabulary), kind_of(1)}});
 }
 
 void pack(const fd_spec& spec, void* packed, int32_t kind, int32_t layer, const void* source, int32_t type,
           int64_t rows, int64_t cols, int64_t first) {
-  if (kind < 0 || kind >= FD_PARTS || layer < 0 || layer >= spec.layers || type < FD_BF16 || type > FD_F64)
+  if (kind < 0 || kind >= FD_PARTS || layer < 0 || layer >= spec.layers || type < FD_BF16 || type >= FD_TYPES)
     throw Fault{"there is no such part to pack"};
   const Part part = Layout(spec).find(kind, layer);
-  const bool halves = kind == FD_GATE || kind == FD_UP || kind == FD_GATE_BIAS || kind == FD_UP_BIAS;
-  const size_t outputs = halves ? spec.mlp : part.outputs;
+  const Span span = part.at(size_t(first) / kLanes);
+  const size_t outputs = part.depth ? std::min(part.outputs, (span.first + span.blocks) * kLanes) : part.outputs;
   if (!part.bytes || rows < 0 || first < 0 || size_t(rows) > outputs || size_t(first) > outputs - size_t(rows) ||
       cols != int64_t(part.inputs ? part.inputs : 1))
     throw Fault{"a tensor does not fit its place in the packed form"};
-  char* base = static_cast<char*>(packed) + part.offset;
+  if (type != span.kind && (coded(type) || coded(span.kind)))
+    throw Fault{"a tensor is not of the type that the packed form has for it"};
+  char* base = static_cast<char*>(packed) + (part.depth ? span.offset : part.offset);
+  const size_t from = part.depth ? first - span.first * kLanes : first;
+  if (coded(span.kind)) {
+    if (part.depth) return pack_blocks(span.kind, source, rows, cols, from, base);
+    return keep_blocks(span.kind, source, rows, cols, base + from * (part.bytes / part.outputs));
+  }
   with_element(spec, [&](auto element) {
     using T = decltype(element);
-    if (part.depth) return put_rows<T>(spec, base, part, kind, source, type, rows, cols, first);
-    if (kind == FD_EMBEDDING)
-      for (size_t i = 0, n = size_t(rows) * cols; i < n; ++i)
-        put(reinterpret_cast<T*>(base) + size_t(first) * cols + i, source, type, i);
-    else
-      for (size_t r = 0; r < size_t(rows); ++r)
-        reinterpret_cast<float*>(base)[halves ? paired(spec, kind == FD_UP_BIAS, first + r) : first + r] =
-            read(source, type, r);
+    if (part.depth) return put_rows<T>(base, part.depth, source, type, rows, cols, from);
+    for (size_t i = 0, n = size_t(rows) * cols; i < n; ++i)
+      if (kind == FD_EMBEDDING)
+        put(reinterpret_cast<T*>(base) + from * cols + i, source, type, i);
+      else
+        reinterpret_cast<float*>(base)[from + i] = read(source, type, i);
   });
 }
 
 void embed(const fd_model& model, size_t token, float* x) {
   const size_t hidden = model.spec.hidden, column = token % kLanes;
+  const Part& part = model.layout.find(model.spec.tied ? FD_HEAD : FD_EMBEDDING, 0);
+  const Span& span = part.spans[0];
+  if (coded(span.kind)) {
+    if (model.spec.tied)
+      unpack_column(span.kind, model.packed + span.offset + token / kLanes * span.stride, hidden, column, x);
+    else
+      unpack_row(span.kind, model.packed + part.offset + token * (part.bytes / part.outputs), hidden, x);
+    for (size_t k = 0; k < hidden; ++k) x[k] *= model.spec.embedding_scale;
+    return;
+  }
   with_element(model.spec, [&](auto element) {
     using T = decltype(element);
     const bool tied = model.spec.tied;
@@ -198,9 +225,16 @@ int32_t make_subset(fd_model& model, const int32_t* ids, int32_t count) {
     if (ids[i] < 0 || ids[i] >= model.spec.vocabulary)
       throw Fault{"token " + std::to_string(ids[i]) + " of the subset is not in the vocabulary"};
   const size_t depth = round_up(model.spec.hidden, kDepth), block = depth * kLanes;
-  Subset subset{size_t(count), {}};
-  subset.weights.reserve(round_up(count, kLanes) * depth * model.element());
-  with_element(model.spec, [&](auto element) {
+  Subset subset{size_t(count), {}, model.layout.find(FD_HEAD, 0)};
+  Span& span = subset.part.spans[0];
+  subset.part.outputs = count, span.blocks = round_up(count, kLanes) / kLanes, span.offset = 0;
+  subset.weights.reserve(span.blocks * span.stride);
+  if (coded(span.kind)) {
+    const char* head = model.packed + model.layout.find(FD_HEAD, 0).offset;
+    for (size_t i = 0; i < subset.count; ++i)
+      copy_column(span.kind, head + ids[i] / kLanes * span.stride, ids[i] % kLanes,
+                  subset.weights.as<char>() + i / kLanes * span.stride, i % kLanes, subset.part.cells());
+  } else with_element(model.spec, [&](auto element) {
     using T = decltype(element);
     const T* head = model.weights<T>(FD_HEAD);
     for (size_t i = 0; i < subset.count; ++i)
@@ -257,22 +291,25 @@ double read_all(fd_model& model) {
 
 }  // namespace foredraft
 
-fd_model::fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier,
+fd_model::fd_model(const fd_spec& given, const void* data, const foredraft::Tier& on,
                    std::shared_ptr<foredraft::Team> by)
     : spec(given),
       windows(given.windows, given.windows + given.layers),
       rope_of(given.rope_of, given.rope_of + given.layers),
       rope_dims(given.rope_dims, given.rope_dims + given.ropes),
+      kinds(given.kinds, given.kinds ? given.kinds + 2 + 7 * given.layers : given.kinds),
       rope_scales(given.rope_scales, given.rope_scales + given.ropes),
       layout(given),
       packed(static_cast<const char*>(data)),
-      kernels(tier),
+      tier(on),
+      kernels(on.kernels),
       shared_team(std::move(by)), team(*shared_team),
       process(foredraft::process_number()),
       own(team.size()) {
   size_t turns = 0;
   for (int32_t dim : rope_dims) turns += dim / 2;
   rope_turns.assign(given.rope_turns, given.rope_turns + turns);
+  spec.kinds = given.kinds ? kinds.data() : nullptr;
   spec.windows = windows.data();
   spec.rope_of = rope_of.data();
   spec.rope_dims = rope_dims.data();

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "api.h"
+#include "quantised.h"
 #include "team.h"
 
 namespace foredraft {
@@ -21,7 +23,6 @@ struct Fault {  // thrown within the library, caught in api.cpp
 };
 
 constexpr size_t kChunk = 256;  // keys of a page of a slot, and of one step of attention
-constexpr size_t kPair = 2;     // blocks of gate that are followed by as many of up
 constexpr int32_t kMaxSlots = 1 << 16;
 
 inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -70,9 +71,25 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+// Neighbouring blocks of columns of one type: q, k and v of a matrix may differ.
+struct Span {
+  int32_t kind = FD_BF16;  // or a type in blocks; FD_BF16 stands for the element type
+  size_t first = 0, blocks = 0, offset = 0, stride = 0;
+};
+
 // One tensor of the packed form. Vectors have depth 0 and lie as they are.
 struct Part {
   size_t offset = 0, bytes = 0, outputs = 0, inputs = 0, depth = 0;
+  Span spans[3] = {};
+  int count = 0;                      // of spans
+  bool plain = false, coded = false;  // what its inputs have to be: both, where spans differ
+
+  size_t cells() const { return round_up(inputs, kRowPad) / kCell; }
+  const Span& at(size_t block) const {
+    int i = 0;
+    while (i + 1 < count && block >= spans[i + 1].first) ++i;
+    return spans[i];
+  }
 };
 
 class Layout {
@@ -103,18 +120,20 @@ struct Slot {
 struct Subset {
   size_t count;
   Buffer weights;
+  Part part;  // the head's, narrower; offsets count from the weights
 };
 
 }  // namespace foredraft
 
 struct fd_model {
-  fd_model(const fd_spec& given, const void* data, const foredraft::Kernels* tier, std::shared_ptr<foredraft::Team> by);
+  fd_model(const fd_spec& given, const void* data, const foredraft::Tier& on, std::shared_ptr<foredraft::Team> by);
 
   fd_spec spec;
-  std::vector<int32_t> windows, rope_of, rope_dims;
+  std::vector<int32_t> windows, rope_of, rope_dims, kinds;
   std::vector<float> rope_scales, rope_turns;
   foredraft::Layout layout;
   const char* packed;
+  foredraft::Tier tier;
   const foredraft::Kernels* kernels;
   std::shared_ptr<foredraft::Team> shared_team;  // which other models may have too
   foredraft::Team& team;
@@ -147,6 +166,7 @@ struct fd_model {
 
 namespace foredraft {
 
+float widen_half(uint16_t bits);
 void embed(const fd_model& model, size_t token, float* x);  // into x [hidden], scaled
 void forward(fd_model& model, const fd_request& request);
 void compact(fd_model& model, Slot& slot, size_t start, const int32_t* rows, size_t count);

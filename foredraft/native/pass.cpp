@@ -12,8 +12,8 @@ Pass<T>::Pass(fd_model& model, const fd_request& request)
       request_(request),
       kernels_(*model.kernels),
       plan_(model, request),
+      blocks_(*model.tier.blocks),
       hidden_(model.spec.hidden),
-      depth_(round_up(hidden_, kDepth)),
       q_width_(size_t(spec_.heads) * spec_.head_dim),
       kv_width_(size_t(spec_.kv_heads) * spec_.head_dim),
       qkv_stride_(round_up(q_width_ + 2 * kv_width_, kLanes)),
@@ -52,8 +52,11 @@ size_t Pass<T>::carve(char* base, Own<T>* own) const {
   Carver from{base};
   const size_t rows = kMaxRows;
   own->x = from.take<float>(rows * hidden_);
-  own->normed = from.take<T>(rows * depth_);
-  own->gated = from.take<float>(rows * kGroups * 2 * kPair * kLanes);
+  const size_t widest = std::max(hidden_, q_width_), cells = round_up(widest, kRowPad) / kCell;
+  own->normed = {nullptr, round_up(widest, kDepth), nullptr, spec_.kinds ? row_bytes(cells) : 0};
+  own->normed.plain = from.take<T>(rows * own->normed.ld);
+  own->normed.codes = from.take<char>(rows * own->normed.stride);
+  own->gated = from.take<float>(rows * 2 * kGated * kLanes);
   own->line = from.take<float>(round_up(hidden_, kLanes));
   own->logical = from.take<float>(kChunk);
   own->weights = from.take<T>(rows * kChunk);
@@ -76,8 +79,11 @@ size_t Pass<T>::carve_shared(char* base) {
   cos_ = from.take<float>(rows * half_);
   sin_ = from.take<float>(rows * half_);
   q_ = from.take<T>(rows * spec_.heads * key_depth_);
-  attended_ = from.take<T>(rows * o_depth_);
-  act_ = from.take<T>(rows * act_stride_);
+  raw_ = from.take<float>(spec_.kinds ? rows * q_width_ : 0);
+  attended_ = {from.take<T>(spec_.kinds ? 0 : rows * o_depth_), o_depth_, nullptr, 0};
+  act_ = {from.take<T>(rows * act_stride_), act_stride_, nullptr, 0};
+  act_.stride = spec_.kinds ? row_bytes(round_up(spec_.mlp, kRowPad) / kCell) : 0;
+  act_.codes = from.take<char>(rows * act_.stride);
   partial_ = from.take<float>(plan_.partials);
   return from.used;
 }
@@ -110,18 +116,18 @@ void Pass<T>::work(int thread) {
       if (thread == 0) tap(block, before, layer, own);
       before = layer;
       if (request_.step[i] % 2) {
-        normalise(own.x, block.rows, FD_BEFORE_GATED, layer, own);
+        normalise(own.x, block.rows, FD_BEFORE_GATED, FD_GATE, layer, own);
         gate(block, layer, own);
         fetch(FD_DOWN, layer, own);
         team.barrier();
-        project(FD_DOWN, layer, act_, act_stride_, block.rows, y_, own);
+        project(FD_DOWN, layer, act_, block.rows, y_, own);
         fetch_after(i, own);
         team.barrier();
         add(block.rows, FD_DOWN_BIAS, FD_AFTER_GATED, layer, own);
         continue;
       }
-      normalise(own.x, block.rows, FD_BEFORE_ATTENTION, layer, own);
-      project(FD_QKV, layer, own.normed, depth_, block.rows, qkv_, own);
+      normalise(own.x, block.rows, FD_BEFORE_ATTENTION, FD_QKV, layer, own);
+      project(FD_QKV, layer, own.normed, block.rows, qkv_, own);
       team.barrier();
       store(block, layer, own);
       team.barrier();
@@ -129,7 +135,9 @@ void Pass<T>::work(int thread) {
       attend(block, layer, own);
       fetch(FD_O, layer, own);
       team.barrier();
-      project(FD_O, layer, attended_, o_depth_, block.rows, y_, own);
+      for (size_t r = 0; spec_.kinds && r < block.rows; ++r)
+        enter(model_.layout.find(FD_O, layer), raw_ + r * q_width_, q_width_, r, 0, own.normed);
+      project(FD_O, layer, spec_.kinds ? own.normed : attended_, block.rows, y_, own);
       fetch_after(i, own);
       team.barrier();
       add(block.rows, FD_O_BIAS, FD_AFTER_ATTENTION, layer, own);
@@ -160,39 +168,65 @@ void Pass<T>::input(const Block& block, Own<T>& own) {
 }
 
 template <class T>
-void Pass<T>::normalise(const float* x, size_t rows, int32_t part, int32_t layer, Own<T>& own) {
-  const float* weight = model_.weights<float>(part, layer);
+void Pass<T>::normalise(const float* x, size_t rows, int32_t norm, int32_t part, int32_t layer, Own<T>& own) {
+  const float* weight = model_.weights<float>(norm, layer);
   for (size_t r = 0; r < rows; ++r) {
     const float* row = x + r * hidden_;
     if (weight) {
       kernels_.rms_norm(row, weight, hidden_, spec_.eps, own.line);
       row = own.line;
     }
-    narrow(row, hidden_, own.normed + r * depth_);
+    enter(model_.layout.find(part, layer), row, hidden_, r, 0, own.normed);
   }
 }
 
+// Writes a row, or the stretch of it that begins at input `at`, in the forms that the weights of a part want.
 template <class T>
-void Pass<T>::project(int32_t part, int32_t layer, const T* x, size_t ldx, size_t rows, float* y,
-                      const Own<T>& own) {
+void Pass<T>::enter(const Part& part, const float* in, size_t n, size_t row, size_t at, const Rows<T>& to) const {
+  if (part.plain) {
+    T* x = to.plain + row * to.ld;
+    narrow(in, n, x + at);
+    if (at + n >= part.inputs) std::fill(x + at + n, x + std::max(at + n, part.depth), T());
+  }
+  if (!part.coded) return;
+  const size_t cells = part.cells(), end = at + n < part.inputs ? (at + n + kCell - 1) / kCell : cells;
+  blocks_.quantise(in, n, at / kCell, end, cells, to.codes + row * to.stride);
+}
+
+// Columns of blocks `begin` up to `end` of a span; y is that of the first.
+template <class T>
+void Pass<T>::multiply(const Span& span, const Part& part, const char* base, size_t begin, size_t end,
+                       const Rows<T>& x, size_t rows, float* y, size_t ldy) const {
+  const char* w = base + span.offset + begin * span.stride;
+  if (coded(span.kind))
+    blocks_.matmul(span.kind, w, end - begin, part.cells(), x.codes, x.stride, int(rows), y, ldy, 0);
+  else
+    matmul(reinterpret_cast<const T*>(w), end - begin, part.depth, x.plain, x.ld, rows, y, ldy);
+}
+
+template <class T>
+void Pass<T>::project(int32_t part, int32_t layer, const Rows<T>& x, size_t rows, float* y, const Own<T>& own) {
   const Part& found = model_.layout.find(part, layer);
-  const T* w = model_.weights<T>(part, layer);
   const size_t blocks = round_up(found.outputs, kLanes) / kLanes, stride = blocks * kLanes;
   const size_t grain = std::min<size_t>(32, round_up(blocks / (8 * model_.team.size()) + 1, 4));
   for (size_t begin, end; model_.team.claim(own.thread, blocks, grain, &begin, &end);)
-    matmul(w + begin * kLanes * found.depth, end - begin, found.depth, x, ldx, rows, y + begin * kLanes, stride);
+    for (int i = 0; i < found.count; ++i) {
+      const Span& span = found.spans[i];
+      const size_t from = std::max(begin, span.first), to = std::min(end, span.first + span.blocks);
+      if (from < to)
+        multiply(span, found, model_.packed, from - span.first, to - span.first, x, rows, y + from * kLanes, stride);
+    }
 }
 
 // Fetches the first of the weights that the next product begins with, for the memory to have work during a barrier.
 template <class T>
 void Pass<T>::fetch(int32_t part, int32_t layer, const Own<T>& own) const {
   const Part& found = model_.layout.find(part, layer);
-  const size_t pieces = part == FD_GATE ? 2 * kPair : 1, blocks = round_up(found.outputs, kLanes) / kLanes / pieces;
-  const T* w = model_.weights<T>(part, layer);
-  w += model_.team.share(own.thread, blocks) * pieces * kLanes * found.depth;
+  const size_t first = model_.team.share(own.thread, round_up(found.outputs, kLanes) / kLanes);
+  const Span& span = found.at(first);
+  const char* w = model_.packed + span.offset + (first - span.first) * span.stride;
   for (size_t b = 0; b < kFetchBlocks; ++b)
-    for (size_t at = 0; at < kFetchBytes; at += 64)
-      __builtin_prefetch(reinterpret_cast<const char*>(w + b * kLanes * found.depth) + at);
+    for (size_t at = 0; at < kFetchBytes; at += 64) __builtin_prefetch(w + b * span.stride + at);
 }
 
 template <class T>
@@ -227,23 +261,21 @@ void Pass<T>::add(size_t rows, int32_t bias, int32_t norm, int32_t layer, Own<T>
 
 template <class T>
 void Pass<T>::gate(const Block& block, int32_t layer, Own<T>& own) {
-  const Part& part = model_.layout.find(FD_GATE, layer);
-  const T* w = model_.weights<T>(FD_GATE, layer);
-  const float* bias = model_.weights<float>(FD_GATE_BIAS, layer);
-  const size_t pairs = part.outputs / kLanes / 2, groups = (pairs + kPair - 1) / kPair, threads = model_.team.size();
-  const size_t grain = std::min(kGroups, groups / (8 * threads) + 1);
-  for (size_t begin, end; model_.team.claim(own.thread, groups, grain, &begin, &end);) {
-    const size_t first = begin * 2 * kPair, blocks = std::min(end * 2 * kPair, 2 * pairs) - first;
-    const size_t stride = blocks * kLanes;
-    matmul(w + first * kLanes * depth_, blocks, depth_, own.normed, depth_, block.rows, own.gated, stride);
+  const Part &gated = model_.layout.find(FD_GATE, layer), &up = model_.layout.find(FD_UP, layer);
+  const Part& down = model_.layout.find(FD_DOWN, layer);
+  const float *bias = model_.weights<float>(FD_GATE_BIAS, layer), *other = model_.weights<float>(FD_UP_BIAS, layer);
+  // Two blocks are a cell of what comes next, which one thread has to have whole.
+  const size_t blocks = gated.spans[0].blocks, pairs = (blocks + 1) / 2;
+  const size_t grain = std::min(kGated / 2, pairs / (8 * model_.team.size()) + 1);
+  for (size_t begin, end; model_.team.claim(own.thread, pairs, grain, &begin, &end);) {
+    const size_t first = 2 * begin, last = std::min(2 * end, blocks), n = (last - first) * kLanes;
+    multiply(gated.spans[0], gated, model_.packed, first, last, own.normed, block.rows, own.gated, 2 * n);
+    multiply(up.spans[0], up, model_.packed, first, last, own.normed, block.rows, own.gated + n, 2 * n);
     for (size_t r = 0; r < block.rows; ++r) {
-      float* row = own.gated + r * stride;
-      if (bias) kernels_.add(row, bias + first * kLanes, stride);
-      for (size_t g = begin; g < end; ++g, row += 2 * kPair * kLanes) {
-        const size_t n = std::min(kPair, pairs - g * kPair) * kLanes;
-        kernels_.gate(row, row + n, n, spec_.activation, row);
-        narrow(row, n, act_ + r * act_stride_ + g * kPair * kLanes);
-      }
+      float* row = own.gated + r * 2 * n;
+      if (bias) kernels_.add(row, bias + first * kLanes, n), kernels_.add(row + n, other + first * kLanes, n);
+      kernels_.gate(row, row + n, n, spec_.activation, row);
+      enter(down, row, n, r, first * kLanes, act_);
     }
   }
 }
@@ -254,23 +286,24 @@ void Pass<T>::logits(const Block& block, Own<T>& own) {
   for (size_t i = 0; i < block.wanted; ++i) {
     const size_t r = request_.want[block.want + i] - block.row;
     kernels_.rms_norm(own.x + r * hidden_, weight, hidden_, spec_.eps, own.line);
-    narrow(own.line, hidden_, own.normed + i * depth_);
+    enter(model_.layout.find(FD_HEAD, 0), own.line, hidden_, i, 0, own.normed);
   }
   const Subset* subset = request_.subset ? &model_.subsets[request_.subset - 1] : nullptr;
-  const T* w = subset ? subset->weights.template as<T>() : model_.weights<T>(FD_HEAD);
+  const Part& part = subset ? subset->part : model_.layout.find(FD_HEAD, 0);
+  const char* base = subset ? subset->weights.template as<char>() : model_.packed;
+  const Span& span = part.spans[0];
   const size_t width = subset ? subset->count : spec_.vocabulary, blocks = round_up(width, kLanes) / kLanes;
   const size_t whole = width / kLanes;
   const size_t grain = std::min<size_t>(16, blocks / (8 * model_.team.size()) + 1);
   for (size_t begin, end; model_.team.claim(own.thread, blocks, grain, &begin, &end);) {
     float* out = request_.logits + block.want * width;
-    const T* from = w + begin * kLanes * depth_;
     if (end > whole) {  // the last block is not full: aside, then copied
-      matmul(from + (whole - begin) * kLanes * depth_, 1, depth_, own.normed, depth_, block.wanted, own.gated, kLanes);
+      multiply(span, part, base, whole, whole + 1, own.normed, block.wanted, own.gated, kLanes);
       for (size_t i = 0; i < block.wanted; ++i)
         std::memcpy(out + i * width + whole * kLanes, own.gated + i * kLanes, width % kLanes * sizeof(float));
     }
     const size_t full = std::min(end, whole) - begin, n = std::min(end * kLanes, width) - begin * kLanes;
-    if (full) matmul(from, full, depth_, own.normed, depth_, block.wanted, out + begin * kLanes, width);
+    if (full) multiply(span, part, base, begin, begin + full, own.normed, block.wanted, out + begin * kLanes, width);
     for (size_t i = 0; i < block.wanted; ++i) {
       float* row = out + i * width + begin * kLanes;
       if (spec_.logits_divisor != 1.0f)

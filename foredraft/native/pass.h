@@ -5,7 +5,7 @@
 
 namespace foredraft {
 
-constexpr size_t kGroups = 4;     // groups of 2 * kPair blocks of gate and up taken at a time, at most
+constexpr size_t kGated = 8;      // blocks of gate, and as many of up, taken at a time, at most
 constexpr size_t kFetchBlocks = 4, kFetchBytes = 2048;
 constexpr size_t kStoreRows = 4;  // rows whose keys and values are stored at a time
 
@@ -18,12 +18,21 @@ struct Seen {
   size_t begin, end;  // keys of a chunk
 };
 
+// Rows as they enter a product: of the element type, in blocks of int8, or both where a matrix has both kinds of weights.
+template <class T>
+struct Rows {
+  T* plain;      // [64, ld]
+  size_t ld;
+  char* codes;   // [64, stride]
+  size_t stride; // bytes
+};
+
 // A thread's own scratch. Every thread has all rows' residuals and updates them alike, which saves barriers.
 template <class T>
 struct Own {
   float* x;       // [64, hidden]
-  T* normed;      // [64, hidden rounded up]
-  float* gated;   // [64, kGroups * 2 * kPair blocks]
+  Rows<T> normed;  // what a norm or attention gave
+  float* gated;   // [64, 2 * kGated blocks]
   float* line;    // one row's features
   float* scores;  // [64, Plan::reach]
   float* logical; // [kChunk] scores of one row in path order
@@ -49,8 +58,11 @@ class Pass {
 
   void work(int thread);
   void input(const Block& block, Own<T>& own);
-  void normalise(const float* x, size_t rows, int32_t part, int32_t layer, Own<T>& own);
-  void project(int32_t part, int32_t layer, const T* x, size_t ldx, size_t rows, float* y, const Own<T>& own);
+  void normalise(const float* x, size_t rows, int32_t norm, int32_t part, int32_t layer, Own<T>& own);
+  void enter(const Part& part, const float* in, size_t n, size_t row, size_t at, const Rows<T>& to) const;
+  void multiply(const Span& span, const Part& part, const char* base, size_t begin, size_t end, const Rows<T>& x,
+                size_t rows, float* y, size_t ldy) const;
+  void project(int32_t part, int32_t layer, const Rows<T>& x, size_t rows, float* y, const Own<T>& own);
   void fetch(int32_t part, int32_t layer, const Own<T>& own) const;
   void fetch_after(int32_t step, const Own<T>& own) const;
   void add(size_t rows, int32_t bias, int32_t norm, int32_t layer, Own<T>& own);
@@ -91,11 +103,14 @@ class Pass {
   const fd_request& request_;
   const Kernels& kernels_;
   Plan plan_;
-  const size_t hidden_, depth_, q_width_, kv_width_, qkv_stride_, o_depth_, y_stride_, act_stride_;
+  const BlockKernels& blocks_;
+  const size_t hidden_, q_width_, kv_width_, qkv_stride_, o_depth_, y_stride_, act_stride_;
   const size_t group_, key_depth_, value_width_, half_;  // half_: rope features a row, all rotations together
   // shared between the threads
   float *qkv_, *y_, *cos_, *sin_, *partial_;
-  T *q_, *attended_, *act_;
+  T* q_;
+  float* raw_;         // [64, q_width] what attention gave, where it is still to be coded
+  Rows<T> attended_, act_;
 };
 
 }  // namespace foredraft

@@ -121,8 +121,6 @@ Worth worth(const Form& f, uint16_t d, uint16_t least, const uint8_t* scales, ui
   return to;
 }
 
-}  // namespace
-
 void check_blocks(int kind, const void* source, size_t rows, size_t inputs) {
   const Form& f = form(kind);
   const size_t many = inputs / f.inputs();
@@ -134,6 +132,13 @@ void check_blocks(int kind, const void* source, size_t rows, size_t inputs) {
       if (!fine)
         throw Fault{"block " + std::to_string(b) + " of row " + std::to_string(r) + " has a scale that is not finite"};
     }
+}
+
+}  // namespace
+
+void keep_blocks(int kind, const void* source, size_t rows, size_t inputs, char* packed) {
+  check_blocks(kind, source, rows, inputs);
+  std::memcpy(packed, source, rows * (inputs / form(kind).inputs()) * form(kind).raw);
 }
 
 void pack_blocks(int kind, const void* source, size_t rows, size_t inputs, size_t first, char* packed) {

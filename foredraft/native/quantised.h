@@ -80,7 +80,8 @@ void pack_blocks(int kind, const void* source, size_t rows, size_t inputs, size_
 // One column of packed blocks, and one row as the file has it: values of `inputs` inputs.
 void unpack_column(int kind, const char* block, size_t inputs, size_t column, float* out);
 void unpack_row(int kind, const void* raw, size_t inputs, float* out);
-void check_blocks(int kind, const void* source, size_t rows, size_t inputs);  // throws Fault as pack_blocks does
+// Copies rows as they are. Throws Fault as pack_blocks does.
+void keep_blocks(int kind, const void* source, size_t rows, size_t inputs, char* packed);
 // Copies a column of one block to a column of another.
 void copy_column(int kind, const char* from, size_t column, char* to, size_t to_column, size_t cells);
 

@@ -15,7 +15,11 @@ __attribute__((always_inline)) inline void take_lines(const char* cell, size_t p
   using Ints = typename Ops::Ints;
   auto at = [&](size_t i) { return Ops::load(cell + i * 64 + part); };
   if constexpr (kBits == 8) {
-    for (size_t i = 0; i < 8; ++i) line[i] = Ops::kFlips ? Ops::flip(at(i)) : at(i);
+    for (size_t i = 0; i < 8; ++i)
+      if constexpr (Ops::kFlips)
+        line[i] = Ops::flip(at(i));
+      else
+        line[i] = at(i);
     return;
   }
   for (size_t i = 0; i < 4; ++i) {
@@ -158,41 +162,65 @@ void matmul(int kind, const char* w, size_t blocks, size_t cells, const char* x,
     matmul<Ops, kKind + 1>(kind, w, blocks, cells, x, ldx, rows, y, ldy, far);
 }
 
-// Without contraction or reassociation every tier has the same bits here.
+// 16 lanes, which the compiler turns into registers of the tier's width.
+template <class E, int n = 16>
+struct Lanes {
+  typedef E Type __attribute__((vector_size(n * sizeof(E))));
+};
+
+// The lanes of v brought together in halves.
+template <class E, int n = 16, class Join>
+__attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Join join) {
+  if constexpr (n == 1) {
+    return v[0];
+  } else {
+    typename Lanes<E, n / 2>::Type half[2];
+    __builtin_memcpy(half, &v, sizeof v);
+    return across<E, n / 2>(join(half[0], half[1]), join);
+  }
+}
+
+// Writes cell number `cell` of a row. Without contraction or reassociation every tier has the same bits here.
+__attribute__((always_inline)) inline void code_cell(Lanes<float>::Type low, Lanes<float>::Type high, size_t cell,
+                                                     size_t cells, char* row) {
+  using Values = Lanes<float>::Type;
+  using Codes = Lanes<int32_t>::Type;
+  // Sizes compare as their bits do, and what is no number is above them all.
+  const Codes sizes[2] = {(Codes)low & 0x7fffffff, (Codes)high & 0x7fffffff};
+  const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
+                                       [](auto a, auto b) { return a > b ? a : b; });
+  float largest;
+  __builtin_memcpy(&largest, &most, 4);
+  const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
+  const float scale = some ? largest * (1 / 127.0f) : number ? 0.0f : __builtin_nanf("");
+  const float by = some ? 127.0f / largest : 0.0f;
+  if (!number) low = high = Values{};
+  int32_t sum[2];
+  for (int i = 0; i < 2; ++i) {
+    const Codes code = (Codes)((i ? high : low) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
+    const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
+    __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
+    sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
+  }
+  const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
+  const float both = scale * static_cast<float>(sum[0] + sum[1]);
+  char* after = row + cells * kCell + cell * 4;
+  __builtin_memcpy(after, &scale, 4);
+  __builtin_memcpy(after + cells * 4, &both, 4);
+  __builtin_memcpy(after + cells * 8, &minus[0], 4);
+  __builtin_memcpy(after + cells * 12 + cell * 4, &minus[1], 8);
+}
+
 void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells, char* row) {
-  for (size_t cell = first; cell < end; ++cell, in += kCell) {
-    float value[kCell];
-    const size_t here = n < kCell ? n : kCell;
-    n -= here;
-    for (size_t i = 0; i < here; ++i) value[i] = in[i];
-    for (size_t i = here; i < kCell; ++i) value[i] = 0;
-    uint32_t most = 0;  // sizes compare as their bits do, and what is no number is above them all
-    for (size_t i = 0; i < kCell; ++i) {
-      uint32_t bits;
-      __builtin_memcpy(&bits, &value[i], 4);
-      bits &= 0x7fffffffu;
-      most = bits > most ? bits : most;
-    }
-    float largest;
-    __builtin_memcpy(&largest, &most, 4);
-    const bool number = most < 0x7f800000u, some = number && largest > 1e-30f;
-    const float scale = some ? largest / 127.0f : number ? 0.0f : __builtin_nanf(""), by = some ? 127.0f / largest : 0.0f;
-    int32_t code[kCell], sum[2] = {};
-    for (size_t i = 0; i < kCell; ++i) {
-      const float shifted = (number ? value[i] : 0.0f) * by + 12582912.0f;  // 1.5 * 2^23: rounds to an integer
-      __builtin_memcpy(&code[i], &shifted, 4);
-      code[i] -= 0x4b400000;
-    }
-    for (size_t i = 0; i < kCell; ++i) {
-      row[cell * kCell + i] = static_cast<char>(code[i]);
-      sum[i / 16] += code[i];
-    }
-    const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
-    const float both = scale * static_cast<float>(sum[0] + sum[1]);
-    char* after = row + cells * kCell + cell * 4;
-    __builtin_memcpy(after, &scale, 4);
-    __builtin_memcpy(after + cells * 4, &both, 4);
-    __builtin_memcpy(after + cells * 8, &minus[0], 4);
-    __builtin_memcpy(after + cells * 12 + cell * 4, &minus[1], 8);
+  Lanes<float>::Type value[2];
+  size_t cell = first;
+  for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) {
+    __builtin_memcpy(value, in, sizeof value);
+    code_cell(value[0], value[1], cell, cells, row);
+  }
+  for (; cell < end; ++cell, n = 0) {
+    value[0] = value[1] = Lanes<float>::Type{};
+    if (n) __builtin_memcpy(value, in, n * sizeof(float));
+    code_cell(value[0], value[1], cell, cells, row);
   }
 }

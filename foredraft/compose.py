@@ -10,10 +10,9 @@ from foredraft._version import __version__
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
-from foredraft.errors import ModelError, OptionError
-from foredraft.models.fetch import resolve
+from foredraft.errors import OptionError
+from foredraft.folders import find_folder
 from foredraft.models.identity import fingerprint, folder_identity
-from foredraft.models.json_text import parse_json
 from foredraft.models.narrow import NarrowModel, narrow_vocabulary
 from foredraft.models.native_sampling import native_logprobs, sampler
 from foredraft.models.runner import (
@@ -112,13 +111,12 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
         return _host_of_module(model, machine, tokenizer)
     name = str(model)
     require_something(machine.device)
-    dtype = "f32" if machine.dtype in ("f32", "f64") else machine.dtype
-    folder = resolve(name, machine.cache_folder, offline=machine.offline, dtype=dtype, progress=progress)
-    config = _read_config(folder)
-    dtype = {"auto": "bf16", "file": _file_dtype(config)}.get(machine.dtype, machine.dtype)
+    found = find_folder(name, machine, progress)
+    folder, dtype = found.folder, found.dtype
     identity = folder_identity(folder)
     wish = Wish(dtype, machine.cache_folder, machine.device, machine.threads, machine.native_tier, progress)
-    runner = open_runner(folder, config, identity, wish)
+    runner = open_runner(folder, found.config, identity, wish)
+    runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
     if (ids := narrow_vocabulary(folder, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))
     words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
@@ -179,18 +177,3 @@ def tokenizer_of(given: Any) -> Tokenizer:
     if isinstance(given, str | Path):
         return Tokenizer.from_folder(Path(given))
     return Tokenizer.from_transformers(given)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise ModelError(f"{folder / 'config.json'} cannot be read: {fault}") from fault
-    if not isinstance(config, dict):
-        raise ModelError(f"{folder / 'config.json'} does not hold an object")
-    return config
-
-
-def _file_dtype(config: dict[str, Any]) -> str:
-    kind = config.get("dtype") or config.get("torch_dtype")
-    return "bf16" if kind == "bfloat16" else "f32"  # f16 fits into f32 whole, not into bf16

@@ -138,7 +138,7 @@ def _tokenizer(args: argparse.Namespace, console: Console) -> Tokenizer:
     folder = Path(name).expanduser()
     if not (folder / "tokenizer.json").is_file():
         cache = cache_folder(console.environment)
-        folder = resolve(name, cache, offline=args.offline, progress=console.progress)
+        folder = resolve(name, cache, offline=args.offline, dtype="auto", progress=console.progress)
     return Tokenizer.from_folder(folder)
 
 

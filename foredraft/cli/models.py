@@ -14,8 +14,8 @@ from foredraft.cli.console import Console, harmless
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.parser import Parser, nearest, one_of
 from foredraft.cli.progress import size_of
-from foredraft.errors import ModelNotFound, OptionError, StorageError
-from foredraft.models.identity import folder_identity
+from foredraft.errors import ModelNotFound, OptionError, StorageError, WeightsError
+from foredraft.models.identity import known_identity
 from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.registry import DEFAULT_MODEL
 
@@ -37,7 +37,11 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="alias, hub id or .gguf file")
     parser.add_argument(
-        "--dtype", metavar="T", default="bf16", type=one_of("bf16", "f32"), help="for fetch: bf16 or f32"
+        "--dtype",
+        metavar="T",
+        default="auto",
+        type=one_of("auto", "bf16", "f32", "file"),
+        help="for fetch, of a GGUF: file (as it is), bf16 or f32 (widened); auto is what generate takes",
     )
     parser.add_argument("--offline", action="store_true", help="never use the network")
     arguments.add_output(parser)
@@ -97,10 +101,12 @@ def entries(cache: Path) -> list[dict[str, Any]]:
 
 def _fetch(args: argparse.Namespace, console: Console) -> int:
     from foredraft.models.fetch import resolve
+    from foredraft.models.runner import why_not_blocks
 
     cache = cache_folder(console.environment)
     console.progress.status(f"fetching {args.name} …")
-    folder = resolve(args.name, cache, offline=args.offline, dtype=args.dtype, progress=console.progress)
+    dtype = "bf16" if args.dtype == "auto" and why_not_blocks(None, None) else args.dtype
+    folder = resolve(args.name, cache, offline=args.offline, dtype=dtype, progress=console.progress)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if args.json:
         console.print(json.dumps({"name": args.name, "bytes": size, "folder": str(folder), "source": _source(folder)}))
@@ -120,8 +126,9 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
         if not folder.is_relative_to(cache):
             raise OptionError(f"{entry['name']} lies in the hub's own cache, which others use too: use `hf cache rm`")
         weights = (folder / "config.json").is_file()  # a GGUF that is kept as it came has no packed form
-        packed = list((cache / "packed").glob(f"{folder_identity(folder)}-*")) if weights else []
-        found = list((cache / "layers").glob(f"{folder_identity(folder)}.*")) if weights else []
+        identity = _identity(folder) if weights else None
+        packed = list((cache / "packed").glob(f"{identity}-*")) if identity else []
+        found = list((cache / "layers").glob(f"{identity}.*")) if identity else []
         try:
             for part in (folder, *packed):
                 shutil.rmtree(part)
@@ -135,6 +142,14 @@ def _remove(args: argparse.Namespace, console: Console) -> int:
     else:
         console.print(f"{args.name} is removed: {size_of(freed)} freed")
     return 0
+
+
+def _identity(folder: Path) -> str | None:
+    """Return what the packed form of a model is called by; None where nobody can tell any more."""
+    try:
+        return known_identity(folder)
+    except WeightsError:
+        return None
 
 
 def _source(folder: Path) -> Any:

@@ -18,7 +18,7 @@ from foredraft.models.target import CachedTarget
 TIE: Final = "tie within rounding"
 FAULT: Final = "logic fault"
 # logits that differ by more than this are not the same sum in another order
-_ROUNDING: Final = {"bf16": 0.25, "float16": 0.03}
+_ROUNDING: Final = {"bf16": 0.25, "file": 0.25, "float16": 0.03}
 _ROUNDING_ELSE: Final = 1e-3
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from foredraft.compose import Host
 from foredraft.measure.bench import Peer, PeerAnswer
+from foredraft.models.gguf_link import linked_file, read_link
 
 LOOKUP: Final = 10
 TRANSFORMERS: Final = "transformers"
@@ -79,10 +80,12 @@ def find_peers(host: Host, model: str, threads: int | None, longest: int) -> tup
 
 
 def gguf_of(host: Host, model: str) -> Path | None:
-    """Return the GGUF file of a model: the one that was named, or the only one in its folder."""
+    """Return the GGUF file of a model: the one that was named or is run, or the only one in its folder."""
     named = Path(model)
     if named.suffix == ".gguf" and named.is_file():
         return named
+    if host.folder is not None and (link := read_link(host.folder)) is not None:
+        return linked_file(host.folder, link)
     beside = sorted(host.folder.glob("*.gguf")) if host.folder is not None else []
     return beside[0] if len(beside) == 1 else None
 
@@ -104,6 +107,8 @@ def _transformers(host: Host, model: str, threads: int | None, longest: int) -> 
         return "not installed"
     if host.folder is None:
         return "this model came from no folder"
+    if host.dtype == "file":
+        return "this model runs from the blocks of its file, which transformers does not: --dtype bf16 compares the two"
     from foredraft.models.generic_peer import TransformersPeer
 
     loaded = TransformersPeer(host.folder, host.dtype, host.device, sorted(_stop_ids(host)), threads)

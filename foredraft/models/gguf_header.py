@@ -11,11 +11,14 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
 
 from foredraft.errors import ModelNotFound, UnsupportedModel, WeightsError
 
@@ -26,8 +29,6 @@ _VERSIONS: Final = (2, 3)
 _MOST_ENTRIES: Final = 1 << 16  # keys, or tensors; the largest models have a few thousand
 _MOST_ELEMENTS: Final = 1 << 20  # of one list; the largest vocabularies have half a million merges
 _LONGEST_STRING: Final = 1 << 24
-
-SUPPORTED: Final = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,20 @@ def read_header(path: Path) -> Header:
         raise WeightsError(f"{path} cannot be read: {error}") from error
 
 
+@cache
+def readable() -> tuple[str, ...]:
+    """Return GGML's names of the types whose values the installed ``gguf`` library knows."""
+    known = []
+    for kind, (block, width) in GGML_QUANT_SIZES.items():
+        plain = {"F32": np.float32, "F16": np.float16}.get(kind.name)
+        try:
+            dequantize(np.zeros((1, width), np.uint8) if plain is None else np.zeros((1, block), plain), kind)
+        except NotImplementedError:
+            continue
+        known.append(kind.name)
+    return tuple(known)
+
+
 class _Reader:
     """A position in a file, and the reads that move it."""
 
@@ -96,9 +111,18 @@ class _Reader:
             if key in metadata:
                 raise self._broken(f"it has the key {key[:80]!r} twice")
             metadata[key] = self._value()
+        self._refuse_split(metadata)
         if not isinstance(metadata.get("general.architecture"), str):
             raise self._broken("it does not name its architecture")
         return Header(self._path, metadata, self._tensors(tensors, metadata.get("general.alignment", 32)))
+
+    def _refuse_split(self, metadata: Mapping[str, Any]) -> None:
+        count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
+        if type(count) is int and count > 1:
+            part = f"part {number + 1} of {count}" if type(number) is int else f"one of {count} parts"
+            raise UnsupportedModel(
+                f"{self._path} is {part} of a split model: join them with llama-gguf-split --merge FIRST-PART OUT.gguf"
+            )
 
     def _tensors(self, count: int, alignment: Any) -> dict[str, TensorEntry]:
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
@@ -133,10 +157,10 @@ class _Reader:
             kind = GGMLQuantizationType(number)
         except ValueError:
             raise self._broken(f"{name[:80]!r} is of an unknown type, number {number}") from None
-        if kind.name not in SUPPORTED:
+        if kind.name not in readable():
             raise UnsupportedModel(
                 f"{self._path} stores {name[:80]!r} as {kind.name}, which cannot be read: take a file of one of "
-                f"{', '.join(SUPPORTED)}"
+                f"{', '.join(readable())}"
             )
         return name, shape, kind, offset
 

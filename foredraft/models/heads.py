@@ -236,7 +236,7 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
     spec, weights, block, tensors = found.spec, found.weights, found.block, found.tensors
     native = isinstance(model, NativeModel)
     if native and not found.wide:
-        beside = NativeModel(block, tensors, model.dtype, beside=model)
+        beside = NativeModel(block, tensors, _beside(model), beside=model)
         if "enter.embedding" in weights:  # the library's chain reads the target's
             return RecurrentHeads(spec, weights, model, beside)
         from foredraft.models.native_heads import NativeHeads
@@ -247,7 +247,7 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
     from foredraft.models.torch_decoder import DTYPES, TorchDecoder
 
     device = "cpu" if native else str(model.device)
-    kind = model.dtype if native else next(kind for kind, dtype in DTYPES.items() if dtype is model.dtype)
+    kind = _beside(model) if native else next(kind for kind, dtype in DTYPES.items() if dtype is model.dtype)
     if not found.wide:
         return RecurrentHeads(spec, weights, model, TorchDecoder(block, tensors, device, kind))
     from foredraft.models.torch_eagle import EagleDecoder
@@ -261,12 +261,17 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
     return eagle
 
 
+def _beside(model: Any) -> str:
+    """Return the type of a block beside a native model: bfloat16 where the model runs a file's blocks, which it has not."""
+    return "bf16" if model.dtype == "file" else str(model.dtype)
+
+
 def head_rows(weights: Weights, target: Weights, spec: DecoderSpec) -> tuple[NDArray[Any], str]:
     """Return the output head's rows [Vd, H] of the heads' vocabulary, and their type: their own, or the target's."""
     if "lm_head.weight" in weights:
         return weights.raw("lm_head.weight"), weights.dtype("lm_head.weight")
-    rows, dtype = output_head(target, spec)
-    return rows[weights.raw("vocabulary")], dtype
+    name = output_head(target, spec)
+    return target.rows(name, weights.raw("vocabulary")), target.dtype(name)
 
 
 def block_spec(spec: HeadsSpec, target: DecoderSpec, tokens: int) -> DecoderSpec:

@@ -58,7 +58,7 @@ def read_eagle3(
     if "embed_tokens.weight" in names or wide != spec.hidden:
         held["enter.embedding"] = take(weights, reader.name("embed_tokens.weight"), spec.vocabulary, spec.hidden)
     if "lm_head.weight" not in names and options.get("draft_vocab_size") is None and wide == spec.hidden:
-        head = output_head(theirs, target)[0]
+        head = theirs.raw(output_head(theirs, target))
     else:
         head = take(weights, reader.name("lm_head.weight"), len(ids), spec.hidden)
     tensors = {"model.embed_tokens.weight": head, "model.norm.weight": weights.raw(reader.name("norm.weight"))}

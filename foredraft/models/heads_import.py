@@ -98,12 +98,11 @@ def take_norm(weights: Weights, name: str, width: int, kind: str = "rms") -> NDA
     return weight + np.float32(kind == "unit")
 
 
-def output_head(weights: Weights, spec: DecoderSpec) -> tuple[NDArray[Any], str]:
-    """Return the rows [V, H] of a decoder's output head and their type. Raises WeightsError where there is none."""
+def output_head(weights: Weights, spec: DecoderSpec) -> str:
+    """Return the name of a decoder's output head [V, H]; no tensor has it where there is no head."""
     tail = "embed_tokens.weight" if spec.tied else "lm_head.weight"
     own = f"{decoder_prefix(weights.names())}{tail}"
-    name = own if own in weights else next((name for name in weights.names() if name.endswith(tail)), own)
-    return weights.raw(name), weights.dtype(name)
+    return own if own in weights else next((name for name in weights.names() if name.endswith(tail)), own)
 
 
 def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> Found | None:
@@ -125,7 +124,7 @@ def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> F
     held["vocabulary"] = np.arange(target.vocabulary, dtype=np.int32)
     head = held.pop("lm_head.weight", None)
     tensors = {
-        "model.embed_tokens.weight": output_head(weights, target)[0] if head is None else head,
+        "model.embed_tokens.weight": weights.raw(output_head(weights, target)) if head is None else head,
         "model.norm.weight": weights.raw(f"{module}{parts['model.norm.weight']}.weight"),
     }
     known, depth = {f"{module}{part}.weight" for part in parts.values()}, _depth(weights, modules)

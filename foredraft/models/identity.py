@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from foredraft.models.gguf_link import linked_file, read_link
 
 if TYPE_CHECKING:
     from foredraft.models.spec import DecoderSpec
@@ -19,10 +22,24 @@ def folder_identity(folder: Path) -> str:
     """Return a digest of a folder's configuration and weights.
 
     The weights are sampled (their headers and 64 places spread over each file), because reading all of a large model
-    would take longer than loading it.
+    would take longer than loading it. Raises WeightsError for a linked GGUF that is gone or another.
     """
+    config, link = folder / "config.json", read_link(folder)
+    if link is not None:
+        return identity_of([config, linked_file(folder, link)])
+    return identity_of(sorted([config, *folder.glob("*.safetensors")]))
+
+
+def known_identity(folder: Path) -> str:
+    """Return a folder's identity, also where the GGUF it links to is gone. Raises WeightsError for a damaged link."""
+    link = read_link(folder)
+    return folder_identity(folder) if link is None else link.identity
+
+
+def identity_of(paths: Sequence[Path]) -> str:
+    """Return the identity of a configuration and its files of weights; see ``folder_identity``."""
     digest = hashlib.sha256()
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+    for path in paths:
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}\n".encode())
         with path.open("rb") as file:
@@ -54,8 +71,7 @@ def weights_digest(weights: Weights, spec: DecoderSpec) -> str:
     for name in sorted(weights.names()):
         if ignored(name, spec, prefix, modules):
             continue
-        raw = weights.raw(name).reshape(-1)
-        sample = raw[:: max(1, -(-len(raw) // _VALUES))]
+        sample = weights.sample(name, _VALUES)
         digest.update(f"{name}:{list(weights.shape(name))}\n".encode())
         digest.update(narrowed(sample, weights.dtype(name), f"{weights.folder}: {name}").tobytes())
     return digest.hexdigest()[:16]

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, OptionError
+from foredraft.models.gguf_weights import GgufWeights
 from foredraft.models.model import Rows, wanted_rows
+from foredraft.models.native_blocks import Blocks, blocks_of
 from foredraft.models.native_library import NativeRequest, check, choose_tier, cores, library, native_spec
 from foredraft.models.native_weights import packed_weights
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.store import Progress
 from foredraft.models.weights import Weights, open_weights
 
-DTYPES: Final = ("bf16", "f32")
+DTYPES: Final = ("bf16", "f32", "file")
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
@@ -41,7 +43,8 @@ class NativeModel:
     ``weights`` is an open checkpoint or its folder. Weights are packed for the model, or found packed under
     ``cache/packed`` by ``identity``; without both they are packed into memory. ``tier`` None is the best that runs,
     ``threads`` None as many as there are cores for this process; ``beside`` another model, both are that model's own,
-    and calls on the two wait for each other.
+    and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks, where
+    there are kernels for them, and all else is bf16.
 
     Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
     spec's, ModelError where the library or memory is missing.
@@ -75,11 +78,14 @@ class NativeModel:
             raise OptionError(f"threads must be from 1 to 1024, not {threads}")
         self.tier: str
         self.tier, refused = choose_tier(beside.tier if beside is not None else tier)
-        native = native_spec(spec, dtype, _embedding_scale(spec, dtype))
         weights = weights if isinstance(weights, Weights) else open_weights(weights)
-        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress)
+        self._blocks = _blocks(spec, weights) if dtype == "file" else None
+        kinds = None if self._blocks is None else self._blocks.kinds
+        native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
+        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress, self._blocks)
+        wide = None if self._blocks is None else self._blocks.said
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
-        self.notice = "; ".join(part for part in (refused, unkept, many) if part) or None
+        self.notice = "; ".join(part for part in (refused, wide, unkept, many) if part) or None
         model, name, out = ctypes.c_void_p(), self.tier.encode(), ctypes.byref
         at, size = self._packed.ctypes.data, self._packed.nbytes
         if beside is None:
@@ -174,6 +180,10 @@ class NativeModel:
         """Return the bytes of the packed weights, all of which ``floor`` reads."""
         return int(self._packed.nbytes)
 
+    def read_bytes(self) -> int | None:
+        """Return the bytes of weights that a pass reads, of dtype "file"; None where all are of one type."""
+        return None if self._blocks is None else self._blocks.read_bytes
+
     def working_bytes(self) -> int:
         """Return the scratch memory of a pass, beyond packed weights and slots."""
         return self._memory()[0]
@@ -194,9 +204,16 @@ def _close(lib: Any, model: ctypes.c_void_p, packed: Any) -> None:
     del packed
 
 
+def _blocks(spec: DecoderSpec, weights: Weights) -> Blocks:
+    """Raises OptionError for weights that come from no GGUF."""
+    if not isinstance(weights, GgufWeights):
+        raise OptionError(f"dtype file runs the blocks of a GGUF file, and {weights.folder} holds none")
+    return blocks_of(spec, weights)
+
+
 def _embedding_scale(spec: DecoderSpec, dtype: str) -> float:
     scale = np.float32(spec.embedding_scale)
-    if spec.embedding_rounded and dtype == "bf16":
+    if spec.embedding_rounded and dtype != "f32":
         bits = int(scale.view(np.uint32))
         scale = np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
     return float(scale)

@@ -16,8 +16,10 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.rope import inverse_frequencies
 from foredraft.models.spec import DecoderSpec
 
-VERSION: Final = 4  # of the interface and the packed form; FD_VERSION of native/api.h
-TYPES: Final = {"BF16": 0, "F16": 1, "F32": 2, "F64": 3}
+VERSION: Final = 5  # of the interface and the packed form; FD_VERSION of native/api.h
+FLOATS: Final = ("BF16", "F16", "F32", "F64")
+BLOCKS: Final = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")  # run as a file stores them
+TYPES: Final = {name: number for number, name in enumerate((*FLOATS, *BLOCKS))}  # fd_type of native/api.h
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
     "down_bias", "before_attention", "after_attention", "before_gated", "after_gated", "q_norm", "k_norm",
@@ -38,6 +40,7 @@ class NativeSpec(ctypes.Structure):
         *((name, c_float) for name in ("embedding_scale", "residual_scale", "logits_divisor")),
         *((name, POINTER(c_int32)) for name in ("windows", "rope_of", "rope_dims")),
         *((name, POINTER(c_float)) for name in ("rope_scales", "rope_turns")),
+        ("kinds", POINTER(c_int32)),
     )
 
 
@@ -71,8 +74,14 @@ class NativePlace(ctypes.Structure):
     _fields_ = (("seed", c_uint64), ("position", c_uint32), ("choice", c_uint32))
 
 
-def native_spec(spec: DecoderSpec, dtype: str, embedding_scale: float) -> NativeSpec:
-    """Return a spec as the library reads it; the arrays live as long as it does."""
+def native_spec(
+    spec: DecoderSpec, dtype: str, embedding_scale: float, kinds: Sequence[str] | None = None
+) -> NativeSpec:
+    """Return a spec as the library reads it; the arrays live as long as it does.
+
+    ``kinds`` [2 + 7 * layers] are the types (of TYPES) of embedding, head, and each layer's q, k, v, o, gate, up and
+    down; None: all are of the dtype.
+    """
     ropes = tuple(dict.fromkeys(rope for rope in spec.ropes if rope is not None))
     turns = [float(turn) for rope in ropes for turn in inverse_frequencies(rope)]
     plain = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "context", "qkv_bias", "o_bias",
@@ -93,6 +102,8 @@ def native_spec(spec: DecoderSpec, dtype: str, embedding_scale: float) -> Native
     made.rope_dims = _array(c_int32, [rope.dim for rope in ropes])
     made.rope_scales = _array(c_float, [rope.attention_factor for rope in ropes])
     made.rope_turns = _array(c_float, turns)
+    if kinds is not None:
+        made.kinds = _array(c_int32, [TYPES[kind] for kind in kinds])
     return made
 
 

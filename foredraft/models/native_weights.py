@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.native_library import PARTS, TYPES, VERSION, NativeSpec, check, cores, library, native_spec
+from foredraft.models.native_blocks import Blocks, layout_of
+from foredraft.models.native_library import (
+    FLOATS,
+    PARTS,
+    TYPES,
+    VERSION,
+    NativeSpec,
+    check,
+    cores,
+    library,
+    native_spec,
+)
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.store import Progress, building, require_space
 from foredraft.models.weights import Weights, decoder_prefix, widened
@@ -38,27 +49,31 @@ def packed_weights(
     kept: Path | None,
     identity: str,
     progress: Progress | None,
+    blocks: Blocks | None = None,
 ) -> tuple[Bytes, str | None]:
     """Return a model's packed weights, and what is to be said where they could not be kept.
 
     Packs into ``kept/packed`` unless a whole file of this model, dtype and version lies there; one whose weights have
-    changed since is packed anew, which is said too. Raises WeightsError for a tensor that is missing, unexpected or of
+    changed since is packed anew, which is said too. ``blocks`` says what stays in a file's own blocks; what these take
+    in the cache is said when it is first taken. Raises WeightsError for a tensor that is missing, unexpected or of
     the wrong shape, ModelError where memory does not suffice.
     """
     size = int(library().fd_packed_bytes(ctypes.byref(native)))
     if not size:
         check(-1)
     _require_memory(size)
-    packer = Packer(spec, weights, native, progress)
+    packer = Packer(spec, weights, native, progress, blocks)
     if kept is None or not identity:
         return packer.fill(aligned(size)), None
     folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
-    facts = _facts(spec, identity, dtype, size)
+    facts = _facts(spec, identity, dtype, size, blocks)
     found, damage = _open(folder / FILE, facts, size)
     if found is not None:
         return found, None
     try:
-        return _build(packer, folder, facts, size), damage
+        packed = _build(packer, folder, facts, size)
+        takes = f"{size / 1e6:.0f} MB of packed weights are kept in {folder}" if blocks is not None else None
+        return packed, "; ".join(said for said in (damage, takes) if said) or None
     except StorageError as fault:
         return packer.fill(aligned(size)), f"weights are packed at each start: {fault}"
 
@@ -114,10 +129,10 @@ def digest(packed: Bytes) -> bytes:
     return number.value.to_bytes(8, "little")
 
 
-def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int) -> bytes:
+def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int, blocks: Blocks | None) -> bytes:
     facts = {
         "version": VERSION,
-        "layout": layout(dtype == "f32"),
+        "layout": layout(dtype == "f32") if blocks is None else layout_of(blocks),
         "identity": identity,
         "dtype": dtype,
         "bytes": size,
@@ -168,37 +183,44 @@ def _require_memory(size: int) -> None:
 class Packer:
     """Hands a checkpoint's tensors to the library, checked against the shapes the spec implies."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, native: NativeSpec, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: Weights,
+        native: NativeSpec,
+        progress: Progress | None,
+        blocks: Blocks | None = None,
+    ) -> None:
         self.spec = spec
         self.weights = weights
         self.native = native
         self.progress = progress
+        self.blocks = blocks
         self._used: set[str] = set()
 
     def fill(self, packed: Bytes) -> Bytes:
         """Pack every tensor into ``packed``, which is all zeros, and return it."""
         self._used.clear()
         for part, layer, first, name, array in self._tensors():
-            rows, cols = array.shape[0], array.shape[1] if array.ndim == 2 else 1
-            array = np.require(array, requirements=("C", "A"))
-            kind = TYPES["F32"] if array.ndim == 1 else TYPES[self.weights.dtype(name)]
-            place = ctypes.c_void_p(packed.ctypes.data)
-            check(
-                library().fd_pack(
-                    ctypes.byref(self.native),
-                    place,
-                    PARTS.index(part),
-                    layer,
-                    array.ctypes.data,
-                    kind,
-                    rows,
-                    cols,
-                    first,
-                )
-            )
+            self._pack(packed, PARTS.index(part), layer, first, name, array)
             if self.progress is not None:
                 self.progress(layer + 1, self.spec.layers, "packing weights")
         return packed
+
+    def _pack(self, packed: Bytes, part: int, layer: int, first: int, name: str, array: NDArray[Any]) -> None:
+        """Raises WeightsError for blocks that the library refuses."""
+        rows, cols = array.shape[0], self.weights.shape(name)[1] if array.ndim == 2 else 1
+        array = np.require(array, requirements=("C", "A"))
+        stored = None if self.blocks is None else self.blocks.stored.get(name)
+        kind = TYPES["F32"] if array.ndim == 1 else TYPES[stored or self.weights.dtype(name)]
+        place = ctypes.c_void_p(packed.ctypes.data)
+        spec = ctypes.byref(self.native)
+        try:
+            check(library().fd_pack(spec, place, part, layer, array.ctypes.data, kind, rows, cols, first))
+        except ModelError as fault:
+            if self.blocks is None or stored is None:
+                raise
+            raise WeightsError(f"{self.blocks.path}: {name}: {fault}, so the file is damaged") from fault
 
     def _tensors(self) -> Iterator[tuple[str, int, int, str, NDArray[Any]]]:
         """Yield each tensor with its part, layer and first output. Refuses what is left over at the end."""
@@ -276,7 +298,9 @@ class Packer:
                 f"{self.weights.folder}: {name} has the shape {list(self.weights.shape(name))} where "
                 f"config.json implies {list(shape)}"
             )
-        if (kind := self.weights.dtype(name)) not in TYPES:
+        if (kind := self.weights.dtype(name)) not in FLOATS:
             raise WeightsError(f"{self.weights.folder}: {name} is {kind}, and only 16, 32 and 64 bit floats are read")
         self._used.add(name)
+        if self.blocks is not None and name in self.blocks.stored:
+            return self.blocks.raw(name)
         return self.weights.raw(name)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft.errors import ModelError, OptionError, UnsupportedModel
+from foredraft.models.gguf_link import weight_bytes
 from foredraft.models.model import Model
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.store import Progress
 from foredraft.models.weights import open_weights
 
 DEVICES: Final = ("cpu", "cuda", "mps")
-TIERS: Final = ("amx", "avx512", "avx2", "portable")
+TIERS: Final = ("amx", "avx512", "avx512-vnni", "avx-vnni", "avx2", "portable")
 CHOICES: Final = ("auto", *TIERS, "off")
 _MOMENT: Final = 1 << 30  # bytes that are packed in about two seconds
 INSTALL: Final = "pip install 'foredraft[torch]'"
@@ -104,6 +105,15 @@ def why_not_native() -> str | None:
     return native.why_not()
 
 
+def why_not_blocks(device: str | None, tier: str | None) -> str | None:
+    """Return why a GGUF would not run from its own blocks on a device and tier, or None. Raises as ``pick_device``."""
+    if tier == "off":
+        return "native_tier off asks for torch"
+    if tier not in TIERS and (chosen := pick_device(device)[0]) != "cpu":
+        return f"device {chosen} runs it in torch"
+    return why_not_native()
+
+
 def native_facts() -> dict[str, Any]:
     """Return the native tiers that run here, best first, the names of all, and what there is to say."""
     facts: dict[str, Any] = {"tiers": [], "all": list(TIERS), "notice": why_not_native()}
@@ -125,7 +135,7 @@ def _check_forced(wish: Wish) -> None:
     if wish.device not in (None, "cpu"):
         raise OptionError(f"native_tier {wish.tier} is for the CPU: leave out device {wish.device}")
     if wish.dtype == "f64":
-        raise OptionError(f"native_tier {wish.tier} computes in bf16 or f32: leave out dtype f64")
+        raise OptionError(f"native_tier {wish.tier} computes in bf16, f32 or a file's blocks: leave out dtype f64")
     if why := why_not_native():
         raise OptionError(f"native_tier {wish.tier} cannot be had: {why}")
 
@@ -151,7 +161,7 @@ def _native(folder: Path, spec: DecoderSpec, identity: str, wish: Wish, notice: 
 
 def _packing(folder: Path, progress: Progress | None) -> Progress | None:
     """Return who is told of layers packed, in bytes; nobody where it takes a moment."""
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    size = weight_bytes(folder)
     if progress is None or size < _MOMENT:
         return None
 

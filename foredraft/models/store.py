@@ -20,7 +20,7 @@ except ImportError:  # not on Windows: there, only age tells a dead builder from
     fcntl = None  # type: ignore[assignment]
 
 CACHE: Final = "cache folder"
-Dtype: TypeAlias = Literal["bf16", "f32"]  # what weights are widened to
+Dtype: TypeAlias = Literal["bf16", "f32", "file"]  # what the weights of a GGUF are widened to; "file": they are not
 
 _PARTIAL: Final = ".partial-"
 _LOCK: Final = ".lock"

@@ -1,0 +1,127 @@
+"""Which matrices of a GGUF the native pass runs in the file's own blocks, and which it keeps in bfloat16, and why."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from foredraft.errors import WeightsError
+from foredraft.models.gguf_tensors import Bytes
+from foredraft.models.gguf_weights import GgufWeights, block_of
+from foredraft.models.native_library import BLOCKS, PARTS, TYPES, check, library, native_spec
+from foredraft.models.spec import DecoderSpec, read_spec
+from foredraft.models.weights import decoder_prefix
+
+TILE: Final = 16  # outputs that the packed form holds together, all of one type
+_WIDE: Final = "BF16"
+_LAYER: Final = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+_FUSED: Final = (*("self_attn.qkv_proj",) * 3, "self_attn.o_proj", *("mlp.gate_up_proj",) * 2, "mlp.down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What is run how: ``kinds`` as ``native_spec`` takes them, and by name the type of each matrix kept in blocks.
+
+    ``path`` is the file, ``raw`` gives a matrix's blocks [rows, bytes of a row], ``read_bytes`` are those of all that a
+    pass reads whole. ``said`` is what is widened and what that takes; None where nothing is.
+    """
+
+    path: Path
+    kinds: tuple[str, ...]
+    stored: Mapping[str, str]
+    raw: Callable[[str], Bytes]
+    read_bytes: int
+    said: str | None
+
+
+def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
+    """Return how the matrices of a decoder are run. Raises WeightsError for one that is missing."""
+    names = weights.names()
+    prefix = decoder_prefix(names)
+    embedding = f"{prefix}embed_tokens.weight"
+    head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
+    if head is None:
+        raise WeightsError(f"{weights.path} has no output head, and its config does not tie it to the embedding")
+    order = [embedding, head]
+    parted: set[str] = set()
+    for layer in range(spec.layers):
+        mine = [f"{prefix}layers.{layer}.{leaf}.weight" for leaf in (_FUSED if spec.fused else _LAYER)]
+        if _parted(spec, [weights.kind(name) for name in mine[:3]]):
+            parted.update(mine[:3])
+        order += mine
+    chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
+    stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
+    whole = set(order) if spec.tied else set(order) - {embedding}
+    read = sum(_bytes(weights, name, chosen[name]) for name in whole)
+    said = _said(weights, chosen, parted)
+    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, said)
+
+
+def _choice(kind: str) -> str:
+    return kind if kind in BLOCKS else _WIDE
+
+
+def _parted(spec: DecoderSpec, kinds: list[str]) -> bool:
+    """Say whether q, k and v, which the packed form holds as one matrix, would share tiles of different types."""
+    widths = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim)
+    return len({_choice(kind) for kind in kinds}) > 1 and any(width % TILE for width in widths)
+
+
+def _bytes(weights: GgufWeights, name: str, kind: str) -> int:
+    return weights.stored_bytes(name) if kind in BLOCKS else 2 * prod(weights.shape(name))
+
+
+def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> str | None:
+    """Return which matrices take more memory than in the file; one that was stored as bf16 or wider does not."""
+    grown = [n for n, kind in chosen.items() if kind == _WIDE and weights.stored_bytes(n) < _bytes(weights, n, kind)]
+    if not grown:
+        return None
+    types = ", ".join(sorted({weights.kind(name) for name in grown}))
+    wide = sum(_bytes(weights, name, _WIDE) for name in grown)
+    small = sum(weights.stored_bytes(name) for name in grown)
+    verb = "is" if len(grown) == 1 else "are"
+    split = ": q, k and v differ, and are not multiples of 16 wide" if parted.intersection(grown) else ""
+    return (
+        f"{len(grown)} of {len(chosen)} matrices ({types}{split}) {verb} widened to bf16: "
+        f"{_size(wide)} instead of {_size(small)}"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.0f} MB" if count >= 10_000_000 else f"{count / 1e6:.2f} MB"
+
+
+def layout_of(blocks: Blocks) -> str:
+    """Return a digest of how the library packs blocks of the types in use; see ``layout`` of native_weights."""
+    digest = hashlib.sha256(",".join(blocks.kinds).encode())
+    for kind in sorted(set(blocks.kinds)):
+        digest.update(_packed(kind).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _packed(kind: str) -> Bytes:
+    """Return a made-up matrix of a type, packed."""
+    from foredraft.models.native_weights import aligned
+
+    width, rows = 256, 40
+    config = {"model_type": "llama", "vocab_size": rows, "hidden_size": width, "intermediate_size": width}
+    config |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    config |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-5}
+    native = native_spec(read_spec(config), "file", 1.0, (kind,) * 9)
+    packed = aligned(int(library().fd_packed_bytes(ctypes.byref(native))))
+    block, size = block_of(kind)
+    # no byte is above 112, so that no half float among them is infinite
+    source = (np.arange(rows * width // block * size, dtype=np.uint32) * 37 % 113).astype(np.uint8)
+    place, part = ctypes.c_void_p(packed.ctypes.data), PARTS.index("head")
+    check(library().fd_pack(ctypes.byref(native), place, part, 0, source.ctypes.data, TYPES[kind], rows, width, 0))
+    return packed

@@ -35,6 +35,7 @@ from quantised_peer import Peer
 
 import foredraft
 from foredraft.models.fetch import resolve
+from foredraft.models.gguf_link import linked_file, read_link
 from foredraft.models.identity import folder_identity
 from foredraft.models.native_library import cores
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
@@ -42,6 +43,7 @@ from foredraft.models.tokenizer import Tokenizer
 
 CONTEXT: Final = 200
 WIDE: Final = {"q4_0": plain("Q4_0"), "q4_1": plain("Q4_1"), "q4_k": medium}
+QUICK: Final = ("q4_0", "q4_k")
 WIDE_SIZES: Final = {"hidden": 2048, "layers": 16, "mlp": 8192, "heads": 32, "kv_heads": 8, "vocabulary": 32000}
 SMALL_SIZES: Final = {"hidden": 256, "layers": 4, "mlp": 512, "heads": 4, "kv_heads": 2, "vocabulary": 2048}
 BEST: Final = ("amx", "avx512-vnni")  # the tiers whose cost of more rows is judged, where the machine has them
@@ -75,7 +77,11 @@ class Subject:
         return resolve(self.model, self.cache, offline=False, dtype="f32" if dtype == "f64" else dtype)
 
     def file(self) -> Path:
-        return Path(self.model)
+        folder = self.folder("file")
+        link = read_link(folder)
+        if link is None:
+            raise SystemExit(f"{self.model} is no GGUF file")
+        return linked_file(folder, link)
 
 
 class Bench:
@@ -130,7 +136,10 @@ class Bench:
             found["packed_ratio"] = model.weight_bytes() / size
             for rows in (8, 16):
                 found[f"v{rows}"] = max(found[f"v{rows}"], least(times, rows) / least(times, 1))
-        if (model := self.open(subject, tier="avx2")) is not None:
+        model = self.open(subject, tier="avx2")
+        if model is None:
+            print("this machine or build has no avx2")
+        else:
             times = self._passes(model, (1, 4, 8))
             found["avx2"] = {f"t{rows}_ms": 1e3 * least(times, rows) for rows in (1, 4, 8)}
             found["v4_avx2"] = least(times, 4) / least(times, 1)
@@ -169,9 +178,9 @@ class Bench:
     def wide(self) -> dict[str, dict[str, Any]]:
         """Return what the passes of random models of 1 B parameters cost, by how they are quantised."""
         files = {}
-        for name, kinds in WIDE.items():
+        for name in QUICK if self.quick else WIDE:
             with tempfile.TemporaryDirectory() as place:
-                path = random_gguf(Path(place) / f"{name}.gguf", kinds, **WIDE_SIZES)
+                path = random_gguf(Path(place) / f"{name}.gguf", WIDE[name], **WIDE_SIZES)
                 files[name] = self.one(Subject(str(path), Path(place) / "cache"))
         return files
 

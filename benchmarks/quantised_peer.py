@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ class Peer:
 
     def __init__(self, python: Path, file: Path, threads: int) -> None:
         words = [str(python), __file__, str(file), str(threads)]
+        self._said = tempfile.TemporaryFile("w+")  # pages of what llama.cpp does, and why it ended
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
         )
         self.name = self._read()["name"]
 
@@ -38,6 +40,7 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
+        self._said.close()
 
     def logits(self, tokens: Sequence[int], first: int, into: Path) -> None:
         """Write the logits [tokens - first, V] after the tokens from number ``first`` on, as float32, into a file."""
@@ -57,7 +60,9 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(map(str, self._process.args))} ended before it answered")  # type: ignore[union-attr]
+            self._said.seek(0)
+            last = (self._said.read().splitlines() or ["no reason given"])[-1]
+            raise SystemExit(f"the peer ended before it answered: {last}")
         return json.loads(line)
 
 

@@ -29,7 +29,7 @@ const BlockKernels* base() { return block_kernels_portable(); }
 // Fewer rows are the base's, whose bits are the same: the integers are exact, and the rest is its own steps.
 struct Tiled : Ops {
   static constexpr int kLeast = 9, kRows = 16;
-  static constexpr bool kFlips = true;
+  static constexpr bool kFlips = true, kPairs = false;
 };
 
 struct Configuration {

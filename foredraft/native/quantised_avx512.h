@@ -2,8 +2,8 @@
 struct Ops {
   using Ints = __m512i;
   using Floats = __m512;
-  static constexpr int kWidth = 16, kLeast = 1, kRows = 16;
-  static constexpr bool kFlips = true;
+  static constexpr int kWidth = 16, kLeast = 1, kRows = 8;
+  static constexpr bool kFlips = true, kPairs = true;
   static Ints load(const char* at) { return _mm512_loadu_si512(at); }
   static Ints all(int32_t value) { return _mm512_set1_epi32(value); }
   static Ints both(Ints a, Ints b) { return _mm512_or_si512(a, b); }
@@ -19,7 +19,8 @@ struct Ops {
     for (int i = 0; i < 4; ++i) {
       int32_t four;
       __builtin_memcpy(&four, x + 4 * i, 4);
-      *sum = _mm512_dpbusd_epi32(*sum, line[i], all(four));
+      const Ints input = all(four);
+      for (int u = 0; u < kUnits; ++u) sum[u] = _mm512_dpbusd_epi32(sum[u], line[u * kLines + i], input);
     }
   }
   static Floats floats(Ints v) { return _mm512_cvtepi32_ps(v); }
@@ -32,5 +33,6 @@ struct Ops {
   static Floats all(float value) { return _mm512_set1_ps(value); }
   static Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats add(Floats a, Floats b, Floats sum) { return _mm512_fmadd_ps(a, b, sum); }
+  static Floats sums(const float* at) { return _mm512_load_ps(at); }
   static void store(float* y, Floats v) { _mm512_storeu_ps(y, v); }
 };

@@ -174,16 +174,67 @@ struct Tile {
   }
 };
 
+// y[r][0..32) over all cells of two blocks, which share what is read of the inputs, for any number of rows. Their sums
+// wait in memory: a cell's lines take half of 32 registers.
+template <class Ops, int kKind>
+void pair(const char* w, size_t block, size_t cells, const char* x, size_t ldx, int rows, float* y, size_t ldy,
+          ptrdiff_t far) {
+  constexpr Form f = form(kKind);
+  using Ints = typename Ops::Ints;
+  using In = Input<Ops, kKind>;
+  const char* const begin = w;
+  alignas(64) float sums[kMaxRows][2 * kLanes];
+  __builtin_memset(sums, 0, rows * sizeof *sums);
+  for (size_t at = 0; at < cells; at += f.cells(), w += f.group()) {
+    // Where a block ends, its stream goes on in the pair that follows.
+    const size_t reach = w - begin + kAhead;
+    const ptrdiff_t ahead = far ? far : kAhead + (reach < block ? 0 : block);
+    for (size_t c = 0; c < f.cells(); ++c) {
+      Ints low[8], high[8];
+      Worth<Ops> worth[2];
+      for (int b = 0; b < 2; ++b) {
+        const char* lines = w + b * block + f.head() + c * f.lines() * 64;
+        fetch<kKind>(w + b * block, c, ahead);
+        take_lines<f.bits, Ops>(lines, 0, 0, low + 4 * b);
+        take_lines<f.bits, Ops>(lines, 0, 1, high + 4 * b);
+        worth[b] = take_worth<kKind, Ops>(w + b * block, c, 0);
+      }
+      const char *codes = x + (at + c) * kCell, *scales = x + cells * kCell + (at + c) * 4;
+#pragma GCC unroll 1
+      for (int r = 0; r < rows; ++r, codes += ldx, scales += ldx) {
+        Ints first[2], second[2];
+        for (int b = 0; b < 2; ++b) {
+          first[b] = In::start(scales, cells, at + c, 0);
+          second[b] = f.parts == 2 ? In::start(scales, cells, at + c, 1) : Ops::all(int32_t(0));
+        }
+        Ops::template dot<f.bits, 2, 4>(low, codes, first);
+        Ops::template dot<f.bits, 2, 4>(high, codes + 16, second);
+        for (int b = 0; b < 2; ++b) {
+          auto sum = Ops::sums(sums[r] + b * kLanes);
+          In::add(worth[b], scales, cells, 0, f.parts == 2 ? first[b] : Ops::plus(first[b], second[b]), sum);
+          if (f.parts == 2) In::add(worth[b], scales, cells, 1, second[b], sum);
+          Ops::store(sums[r] + b * kLanes, sum);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < rows; ++r) __builtin_memcpy(y + r * ldy, sums[r], sizeof *sums);
+}
+
 // Groups of as few rows as need no more groups; the last may repeat rows of the one before, whose bits are the same.
 template <class Ops, int kKind, int R = Ops::kRows>
 void multiply(const char* w, size_t blocks, size_t cells, const char* x, size_t ldx, int rows, float* y, size_t ldy,
               ptrdiff_t far) {
+  const size_t block = block_bytes(kKind, cells);
+  if constexpr (Ops::kPairs && R == Ops::kRows)
+    if (rows > R)
+      for (; blocks > 1; blocks -= 2, w += 2 * block, y += 2 * kLanes)
+        pair<Ops, kKind>(w, block, cells, x, ldx, rows, y, ldy, far);
   const int groups = (rows + Ops::kRows - 1) / Ops::kRows;
   if ((rows + groups - 1) / groups != R) {
     if constexpr (R > Ops::kLeast) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
     return;
   }
-  const size_t block = block_bytes(kKind, cells);
   for (size_t b = 0; b < blocks; ++b, w += block, y += kLanes)
     for (int r = 0; r < rows; r += R) {
       const int from = r + R <= rows ? r : rows - R;
@@ -208,7 +259,7 @@ struct Lanes {
 
 // The lanes of v brought together in halves.
 template <class E, int n = 16, class Join>
-__attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Join join) {
+__attribute__((always_inline)) inline E across(const typename Lanes<E, n>::Type& v, Join join) {
   if constexpr (n == 1) {
     return v[0];
   } else {
@@ -219,26 +270,25 @@ __attribute__((always_inline)) inline E across(typename Lanes<E, n>::Type v, Joi
 }
 
 // Writes cell number `cell` of a row. Without contraction or reassociation every tier has the same bits here.
-__attribute__((always_inline)) inline void code_cell(Lanes<float>::Type low, Lanes<float>::Type high, size_t cell,
-                                                     size_t cells, char* row) {
+__attribute__((always_inline)) inline void code_cell(const Lanes<float>::Type (&value)[2], size_t cell, size_t cells,
+                                                     char* row) {
   using Values = Lanes<float>::Type;
   using Codes = Lanes<int32_t>::Type;
   // Sizes compare as their bits do, and what is no number is above them all.
-  const Codes sizes[2] = {(Codes)low & 0x7fffffff, (Codes)high & 0x7fffffff};
+  const Codes sizes[2] = {(Codes)value[0] & 0x7fffffff, (Codes)value[1] & 0x7fffffff};
   const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
-                                       [](auto a, auto b) { return a > b ? a : b; });
+                                       [](const auto& a, const auto& b) { return a > b ? a : b; });
   float largest;
   __builtin_memcpy(&largest, &most, 4);
   const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
   const float scale = some ? largest * (1 / 127.0f) : number ? 0.0f : __builtin_nanf("");
   const float by = some ? 127.0f / largest : 0.0f;
-  if (!number) low = high = Values{};
   int32_t sum[2];
   for (int i = 0; i < 2; ++i) {
-    const Codes code = (Codes)((i ? high : low) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
+    const Codes code = (Codes)((number ? value[i] : Values{}) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
     const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
     __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
-    sum[i] = across<int32_t>(code, [](auto a, auto b) { return a + b; });
+    sum[i] = across<int32_t>(code, [](const auto& a, const auto& b) { return a + b; });
   }
   const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
   const float both = scale * static_cast<float>(sum[0] + sum[1]);
@@ -254,11 +304,11 @@ void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells,
   size_t cell = first;
   for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) {
     __builtin_memcpy(value, in, sizeof value);
-    code_cell(value[0], value[1], cell, cells, row);
+    code_cell(value, cell, cells, row);
   }
   for (; cell < end; ++cell, n = 0) {
     value[0] = value[1] = Lanes<float>::Type{};
     if (n) __builtin_memcpy(value, in, n * sizeof(float));
-    code_cell(value[0], value[1], cell, cells, row);
+    code_cell(value, cell, cells, row);
   }
 }

@@ -5,6 +5,7 @@ struct Ops {
   typedef int16_t Shorts __attribute__((vector_size(16)));
   typedef float Floats __attribute__((vector_size(16)));
   static constexpr int kWidth = 4, kLeast = 1, kRows = 2;
+  static constexpr bool kPairs = false;
   static constexpr bool kFlips = false;
   template <class V>
   static V from(const char* at) {

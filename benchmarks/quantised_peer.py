@@ -29,7 +29,7 @@ class Peer:
 
     def __init__(self, python: Path, file: Path, threads: int) -> None:
         words = [str(python), __file__, str(file), str(threads)]
-        self._said = tempfile.TemporaryFile("w+")  # pages of what llama.cpp does, and why it ended
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as this is
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
         )

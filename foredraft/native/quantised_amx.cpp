@@ -166,7 +166,7 @@ void matmul_tiled(int kind, const char* w, size_t blocks, size_t cells, const ch
 
 const BlockKernels* block_kernels_amx() {
   if (!base()) return nullptr;
-  static const BlockKernels table = {"amx", matmul_tiled, quantise};
+  static const BlockKernels table = {"amx", matmul_tiled, quantise<Ops>};
   return &table;
 }
 

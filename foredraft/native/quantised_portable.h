@@ -72,5 +72,8 @@ struct Ops {
   static Floats times(Floats a, Floats b) { return a * b; }
   static Floats add(Floats a, Floats b, Floats sum) { return sum + a * b; }
   static Floats sums(const float* at) { return from<Floats>(reinterpret_cast<const char*>(at)); }
+  static void pack(const Ints* codes, char* to) {
+    for (size_t i = 0; i < kCell; ++i) to[i] = static_cast<char>(codes[i / 4][i % 4]);
+  }
   static void store(float* y, Floats v) { __builtin_memcpy(y, &v, sizeof v); }
 };

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "foredraft"
 LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250}
 # the pass is what must fit in a head; what stands beside it in the library has a budget of its own
-LIBRARY = {"the pass": 2500, "quantised": 1090, "sampling": 330, "retrieval": 320, "heads": 320}
+LIBRARY = {"the pass": 2500, "quantised": 1110, "sampling": 330, "retrieval": 320, "heads": 320}
 
 
 def lines(path: Path) -> int:

@@ -27,10 +27,10 @@ const BlockKernels* base() { return block_kernels_avx512(); }
 const BlockKernels* base() { return block_kernels_portable(); }
 #endif
 
-// Fewer rows are the base's, whose bits are the same: the integers are exact, and the rest is its own steps.
+constexpr int kFew = 8;  // rows of the base, whose bits are the same: integers are exact, and the rest is its own steps
+
 struct Tiled : Ops {
-  static constexpr int kLeast = 9, kRows = 16;
-  static constexpr bool kFlips = true, kPairs = false;
+  static constexpr bool kFlips = true;
 };
 
 struct Configuration {
@@ -60,89 +60,105 @@ void configure(int rows, int parts) {
   _tile_dpbsud(sums, inputs, weights);                   \
   _tile_stored(sums, to, 64)
 
-// The sums of a cell are on their way through memory while those of the one before are scaled.
-template <int kKind, int R>
-struct Tile<Tiled, kKind, R> {
+// One block of columns for up to 16 rows.
+template <int kKind>
+struct Columns {
   static constexpr Form f = form(kKind);
   static constexpr int kUnits = kLanes / Ops::kWidth;
-  using Sums = Ops::Floats[R][kUnits];
   using In = Input<Tiled, kKind>;
+  const char* w;
+  size_t cells;
+  const char* x;
+  size_t ldx;
+  int rows;
+  ptrdiff_t ahead;
+  alignas(64) char lines[2][512];
+  alignas(64) int32_t dots[2][2][16][kLanes];  // [cell of two][part][row][column]
+  alignas(64) float sums[16][kLanes];
 
-  struct Block {
-    const char* w;
-    size_t cells;
-    const char* x;
-    size_t ldx;
-    ptrdiff_t ahead;
-    alignas(64) char lines[2][512];
-    alignas(64) int32_t dots[2][2][16][kLanes];  // [cell of two][part][row][column]
-
-    const char* group(size_t cell) const { return w + cell / f.cells() * f.group(); }
-  };
+  const char* group(size_t cell) const { return w + cell / f.cells() * f.group(); }
 
   template <int kTurn>
-  __attribute__((always_inline)) static void take(Block& b, size_t cell) {
+  __attribute__((always_inline)) void take(size_t cell) {
     const size_t within = cell % f.cells();
-    const char *at = b.group(cell) + f.head() + within * f.lines() * 64, *x = b.x + cell * kCell;
-    fetch<kKind>(b.group(cell), within, b.ahead);
-    char* lines = b.lines[kTurn];
+    const char *at = group(cell) + f.head() + within * f.lines() * 64, *codes = x + cell * kCell;
+    fetch<kKind>(group(cell), within, ahead);
+    char* to = lines[kTurn];
     for (int u = 0; u < kUnits; ++u)
       for (int h = 0; h < 2; ++h) {
         Ops::Ints line[4];
         take_lines<f.bits, Tiled>(at, u * Ops::kWidth * 4, h, line);
-        for (int i = 0; i < 4; ++i) __builtin_memcpy(lines + (4 * h + i) * 64 + u * Ops::kWidth * 4, &line[i], sizeof *line);
+        for (int i = 0; i < 4; ++i) __builtin_memcpy(to + (4 * h + i) * 64 + u * Ops::kWidth * 4, &line[i], sizeof *line);
       }
     __asm__ volatile("" ::: "memory");
     if constexpr (kTurn == 0) {
-      FD_PRODUCT(0, 4, 6, x, b.ldx, lines, b.dots[0][0]);
+      FD_PRODUCT(0, 4, 6, codes, ldx, to, dots[0][0]);
       if constexpr (f.parts == 2) {
-        FD_PRODUCT(2, 4, 6, x + 16, b.ldx, lines + 256, b.dots[0][1]);
+        FD_PRODUCT(2, 4, 6, codes + 16, ldx, to + 256, dots[0][1]);
       }
     } else {
-      FD_PRODUCT(1, 5, 7, x, b.ldx, lines, b.dots[1][0]);
+      FD_PRODUCT(1, 5, 7, codes, ldx, to, dots[1][0]);
       if constexpr (f.parts == 2) {
-        FD_PRODUCT(3, 5, 7, x + 16, b.ldx, lines + 256, b.dots[1][1]);
+        FD_PRODUCT(3, 5, 7, codes + 16, ldx, to + 256, dots[1][1]);
       }
     }
   }
 
-  __attribute__((always_inline)) static void add(const Block& b, int turn, size_t cell, Sums& sum) {
+  __attribute__((always_inline)) void add(int turn, size_t cell) {
     for (int u = 0; u < kUnits; ++u) {
-      const Worth<Tiled> worth = take_worth<kKind, Tiled>(b.group(cell), cell % f.cells(), u);
-      const char* scales = b.x + b.cells * kCell + cell * 4;
-      for (int r = 0; r < R; ++r, scales += b.ldx)
+      const Worth<Tiled> worth = take_worth<kKind, Tiled>(group(cell), cell % f.cells(), u);
+      const char* scales = x + cells * kCell + cell * 4;
+      for (int r = 0; r < rows; ++r, scales += ldx) {
+        float* to = sums[r] + u * Ops::kWidth;
+        auto sum = Ops::sums(to);
         for (int p = 0; p < f.parts; ++p) {
-          const char* dots = reinterpret_cast<const char*>(b.dots[turn][p][r] + u * Ops::kWidth);
-          const auto dot = Ops::plus(Ops::load(dots), In::start(scales, b.cells, cell, p));
-          In::add(worth, scales, b.cells, p, dot, sum[r][u]);
+          const char* dot = reinterpret_cast<const char*>(dots[turn][p][r] + u * Ops::kWidth);
+          In::add(worth, scales, cells, p, Ops::plus(Ops::load(dot), In::start(scales, cells, cell, p)), sum);
         }
+        Ops::store(to, sum);
+      }
     }
   }
 
-  static void run(const char* w, size_t cells, const char* x, size_t ldx, float* y, size_t ldy, ptrdiff_t ahead) {
-    Block b;
-    b.w = w, b.cells = cells, b.x = x, b.ldx = ldx, b.ahead = ahead;
-    Sums sum;
-    for (int r = 0; r < R; ++r)
-      for (int u = 0; u < kUnits; ++u) sum[r][u] = Ops::all(0.0f);
-    take<0>(b, 0);
+  // The products of a cell are on their way through memory while those of the one before are scaled.
+  void run() {
+    __builtin_memset(sums, 0, sizeof sums);
+    take<0>(0);
     for (size_t cell = 0; cell < cells; cell += 2) {
-      take<1>(b, cell + 1);
-      add(b, 0, cell, sum);
-      if (cell + 2 < cells) take<0>(b, cell + 2);
-      add(b, 1, cell + 1, sum);
+      take<1>(cell + 1);
+      add(0, cell);
+      if (cell + 2 < cells) take<0>(cell + 2);
+      add(1, cell + 1);
     }
-    for (int r = 0; r < R; ++r)
-      for (int u = 0; u < kUnits; ++u) Ops::store(y + r * ldy + u * Ops::kWidth, sum[r][u]);
   }
 };
 
+template <int kKind = kFirstKind>
+void multiply_tiled(int kind, const char* w, size_t blocks, size_t cells, const char* x, size_t ldx, int rows, int height,
+                    float* y, size_t ldy, ptrdiff_t far) {
+  if (kind != kKind) {
+    if constexpr (kKind + 1 < kFirstKind + kKinds)
+      multiply_tiled<kKind + 1>(kind, w, blocks, cells, x, ldx, rows, height, y, ldy, far);
+    return;
+  }
+  Columns<kKind> columns;
+  columns.cells = cells, columns.ldx = ldx, columns.rows = height;
+  for (size_t b = 0; b < blocks; ++b, w += block_bytes(kKind, cells), y += kLanes)
+    for (int r = 0; r < rows; r += height) {
+      const int from = r + height <= rows ? r : rows - height;
+      columns.w = w, columns.x = x + from * ldx, columns.ahead = r ? 0 : far ? far : kAhead;
+      columns.run();
+      for (int i = 0; i < height; ++i) __builtin_memcpy(y + (from + i) * ldy, columns.sums[i], sizeof columns.sums[i]);
+    }
+}
+
+// Groups of rows as those of `multiply`.
 void matmul_tiled(int kind, const char* w, size_t blocks, size_t cells, const char* x, size_t ldx, int rows, float* y,
                   size_t ldy, ptrdiff_t far) {
-  if (rows < Tiled::kLeast) return base()->matmul(kind, w, blocks, cells, x, ldx, rows, y, ldy, far);
-  const int groups = (rows + Tiled::kRows - 1) / Tiled::kRows;
-  configure((rows + groups - 1) / groups, form(kind).parts);
-  matmul<Tiled>(kind, w, blocks, cells, x, ldx, rows, y, ldy, far);
+  if (rows <= kFew) return base()->matmul(kind, w, blocks, cells, x, ldx, rows, y, ldy, far);
+  const int groups = (rows + 15) / 16, height = (rows + groups - 1) / groups;
+  configure(height, form(kind).parts);
+  multiply_tiled(kind, w, blocks, cells, x, ldx, rows, height, y, ldy, far);
   _tile_release();
 }
 

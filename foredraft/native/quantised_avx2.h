@@ -2,7 +2,7 @@
 struct Half {
   using Ints = __m256i;
   using Floats = __m256;
-  static constexpr int kWidth = 8, kLeast = 1;
+  static constexpr int kWidth = 8;
   static constexpr bool kPairs = false;
   static Ints load(const char* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
   static Ints all(int32_t value) { return _mm256_set1_epi32(value); }

@@ -2,7 +2,7 @@
 struct Ops {
   using Ints = __m512i;
   using Floats = __m512;
-  static constexpr int kWidth = 16, kLeast = 1, kRows = 6;
+  static constexpr int kWidth = 16, kRows = 6;
   static constexpr bool kFlips = true, kPairs = true;
   static Ints load(const char* at) { return _mm512_loadu_si512(at); }
   static Ints all(int32_t value) { return _mm512_set1_epi32(value); }

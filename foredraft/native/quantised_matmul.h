@@ -2,7 +2,7 @@
 // here is merged with code compiled for another instruction set; for the same reason no std:: templates.
 //
 // A tier gives Ops:
-//   Ints, Floats: kWidth lanes of 32 bits; kLeast, kRows: fewest and most rows of a tile; kFlips: whether signed codes come as code + 128
+//   Ints, Floats: kWidth lanes of 32 bits; kRows: most rows of a tile; kFlips: whether signed codes come as code + 128
 //   load(at), all(int32), both(a, b), mask(v, bits), plus(a, b), left<n>(v): shifted, to the right where n < 0
 //   dot<bits, units, lines>(line, x, sum): adds to the sum of each unit the products of four of its lines with the 16
 //   codes from x on; a unit's lines follow those of the one before
@@ -233,7 +233,7 @@ void multiply(const char* w, size_t blocks, size_t cells, const char* x, size_t 
         pair<Ops, kKind>(w, block, cells, x, ldx, rows, y, ldy, far);
   const int groups = (rows + Ops::kRows - 1) / Ops::kRows;
   if ((rows + groups - 1) / groups != R) {
-    if constexpr (R > Ops::kLeast) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
+    if constexpr (R > 1) multiply<Ops, kKind, R - 1>(w, blocks, cells, x, ldx, rows, y, ldy, far);
     return;
   }
   for (size_t b = 0; b < blocks; ++b, w += block, y += kLanes)

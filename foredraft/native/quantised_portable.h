@@ -4,7 +4,7 @@ struct Ops {
   typedef uint32_t Bits __attribute__((vector_size(16)));
   typedef int16_t Shorts __attribute__((vector_size(16)));
   typedef float Floats __attribute__((vector_size(16)));
-  static constexpr int kWidth = 4, kLeast = 1, kRows = 2;
+  static constexpr int kWidth = 4, kRows = 2;
   static constexpr bool kPairs = false;
   static constexpr bool kFlips = false;
   template <class V>
@@ -71,6 +71,7 @@ struct Ops {
   static Floats all(float value) { return Floats{} + value; }
   static Floats times(Floats a, Floats b) { return a * b; }
   static Floats add(Floats a, Floats b, Floats sum) { return sum + a * b; }
+  static Floats sums(const float* at) { return from<Floats>(reinterpret_cast<const char*>(at)); }
   static void pack(const Ints* codes, char* to) {
     for (size_t i = 0; i < kCell; ++i) to[i] = static_cast<char>(codes[i / 4][i % 4]);
   }

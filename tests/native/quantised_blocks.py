@@ -18,7 +18,7 @@ LANES, CELL = 16, 32
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of blocks: its number in the C interface, bits of a code, what is taken from every code, bytes of a block."""
+    """A type of blocks: its number in the C interface, bits of a code, what every code is less, bytes of a block."""
 
     name: str
     number: int

@@ -38,9 +38,7 @@ EMULATED = ("amx emulated", "amx emulated, portable")
 BLOCKS = 3
 
 _pointer, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_matmul = ctypes.CFUNCTYPE(
-    None, _int, _pointer, _size, _size, _pointer, _size, _int, _pointer, _size, ctypes.c_ssize_t
-)
+_matmul = ctypes.CFUNCTYPE(None, _int, _pointer, _size, _size, _pointer, _size, _int, _pointer, _size, ctypes.c_ssize_t)
 
 
 class BlockKernels(ctypes.Structure):
@@ -77,7 +75,7 @@ def found_in(tier: str) -> BlockKernels | None:
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Path]:
-    """The amx tier over tiles in plain C++, with the vector steps of AVX512 where there are any, and with portable ones."""
+    """The amx tier over tiles in plain C++, with the vector steps of AVX512, where there are any, and portable ones."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
     if not compiler or sys.platform == "win32":
         pytest.skip("no C++ compiler")
@@ -212,7 +210,7 @@ def extreme(kind: Kind, many: int, low: bool, ones: Array) -> Weights:
     """Every code the lowest there is, or the highest where `ones` says; every scale 1."""
     shape = (LANES, many * kind.cells)
     edges = (-128, 127) if kind.bits == 8 else (0, 2**kind.bits - 1)
-    codes = np.full((*shape, CELL), edges[0]) if low else np.broadcast_to(np.where(ones, edges[1], edges[0]), (*shape, CELL))
+    codes = np.broadcast_to(np.where(ones & (not low), edges[1], edges[0]), (*shape, CELL))
     signs = np.ones((*shape, kind.parts), np.int64)
     one = np.ones(shape, np.float16)
     return Weights(kind, one, one if kind.minimum else 0 * one, codes, signs, np.ones(shape, np.int64))
@@ -225,16 +223,16 @@ def test_the_largest_codes_do_not_saturate(tier: Tier, kind: Kind, pattern: str)
     chosen = {"all": i >= 0, "even": i % 2 == 0, "pairs": i % 4 < 2, "fours": i % 8 < 4}[pattern]
     many = 1 if kind.wide else 4
     half = i < 16
-    inputs = (i >= 0, i < 0, chosen, ~chosen, half, ~half)
-    codes = np.array([np.where(these, high, low) for these in inputs for high, low in ((127, -127), (127, 0), (0, -127))])
-    codes = np.repeat(codes[:, None], many * kind.cells, 1)
+    inputs, pairs = (i >= 0, i < 0, chosen, ~chosen, half, ~half), ((127, -127), (127, 0), (0, -127))
+    rows = np.array([np.where(these, high, low) for these in inputs for high, low in pairs])
+    codes = np.repeat(rows[:, None], many * kind.cells, 1)
     scales = np.ones(codes.shape[:2], np.float32)
     for low in (True, False):
         weights = extreme(kind, many, low, chosen)
         made = Product(weights, codes, scales)
         want = codes.reshape(len(codes), -1).astype(np.float64) @ weights.values().T  # below 2^24: exact in f32
-        for rows in (slice(0, 1), slice(2, 6), slice(None)):
-            assert (made(tier, rows) == want[rows]).all()
+        for some in (slice(0, 1), slice(2, 6), slice(None)):
+            assert (made(tier, some) == want[some]).all()
 
 
 @kinds

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "foredraft"
 LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250}
 # the pass is what must fit in a head; what stands beside it in the library has a budget of its own
-LIBRARY = {"the pass": 2500, "sampling": 330, "retrieval": 320, "heads": 320}
+LIBRARY = {"the pass": 2500, "quantised": 1090, "sampling": 330, "retrieval": 320, "heads": 320}
 
 
 def lines(path: Path) -> int:
@@ -38,7 +38,8 @@ def faults() -> list[str]:
     native = dict.fromkeys(LIBRARY, 0)
     for path in (PACKAGE / "native").iterdir():
         if path.suffix in (".cpp", ".h"):
-            native[path.stem if path.stem in LIBRARY else "the pass"] += lines(path)
+            part = path.stem.split("_")[0]  # quantised_avx2 is of quantised
+            native[part if part in LIBRARY else "the pass"] += lines(path)
     found += [
         f"{part} has {native[part]} lines of C++, over {limit}"
         for part, limit in LIBRARY.items()

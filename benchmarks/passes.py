@@ -108,3 +108,10 @@ def anonymous() -> int | None:
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), None)
+
+
+def resident() -> int | None:
+    """Return the bytes of memory that this process keeps in use, mapped files among them; None as above."""
+    rollup = Path("/proc/self/smaps_rollup")
+    lines = rollup.read_text().splitlines() if rollup.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Rss:")), None)

@@ -17,7 +17,7 @@ from foredraft.models.gguf_tensors import Bytes
 from foredraft.models.gguf_weights import GgufWeights, block_of
 from foredraft.models.native_library import BLOCKS, PARTS, TYPES, check, library, native_spec
 from foredraft.models.spec import DecoderSpec, read_spec
-from foredraft.models.weights import decoder_prefix
+from foredraft.models.weights import Weights, decoder_prefix
 
 TILE: Final = 16  # outputs that the packed form holds together, all of one type
 _WIDE: Final = "BF16"
@@ -46,25 +46,33 @@ class Blocks:
 
 def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
     """Return how the matrices of a decoder are run. Raises WeightsError for one that is missing."""
+    order = matrices_of(spec, weights)
+    parted: set[str] = set()
+    for first in range(2, len(order), len(_LAYER)):
+        mine = order[first : first + 3]  # q, k and v
+        if _parted(spec, [weights.kind(name) for name in mine]):
+            parted.update(mine)
+    chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
+    stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
+    whole = set(order[1:])  # a pass reads rows of the embedding
+    read = sum(_bytes(weights, name, chosen[name]) for name in whole)
+    said = _said(weights, chosen, parted)
+    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, said)
+
+
+def matrices_of(spec: DecoderSpec, weights: Weights) -> list[str]:
+    """Return the names of a decoder's matrices in the order of the library's ``kinds``.
+
+    Raises WeightsError where there is no output head.
+    """
     names = weights.names()
     prefix = decoder_prefix(names)
     embedding = f"{prefix}embed_tokens.weight"
     head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
     if head is None:
-        raise WeightsError(f"{weights.path} has no output head, and its config does not tie it to the embedding")
-    order = [embedding, head]
-    parted: set[str] = set()
-    for layer in range(spec.layers):
-        mine = [f"{prefix}layers.{layer}.{leaf}.weight" for leaf in (_FUSED if spec.fused else _LAYER)]
-        if _parted(spec, [weights.kind(name) for name in mine[:3]]):
-            parted.update(mine[:3])
-        order += mine
-    chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
-    stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
-    whole = set(order) if spec.tied else set(order) - {embedding}
-    read = sum(_bytes(weights, name, chosen[name]) for name in whole)
-    said = _said(weights, chosen, parted)
-    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, said)
+        raise WeightsError(f"{weights.folder} has no output head, and its config does not tie it to the embedding")
+    leaves = _FUSED if spec.fused else _LAYER
+    return [embedding, head, *(f"{prefix}layers.{at}.{leaf}.weight" for at in range(spec.layers) for leaf in leaves)]
 
 
 def _choice(kind: str) -> str:

@@ -117,7 +117,7 @@ void Pass<T>::attend(Block& block, int32_t layer, Own<T>& own) {
       block.left[task.unit].store(int(unit.tasks), std::memory_order_relaxed);
       for (size_t s = 0; s < spans; ++s) join(partial(unit, s));
     }
-    finish(block, unit, own.unit);
+    finish(block, unit, layer, own.unit);
   }
 }
 
@@ -267,17 +267,18 @@ void Pass<T>::fold(const State& into, size_t i, float max, float sum, const floa
 }
 
 template <class T>
-void Pass<T>::finish(const Block& block, const Unit& unit, const State& state) {
+void Pass<T>::finish(const Block& block, const Unit& unit, int32_t layer, const State& state) {
   const Run& run = block.runs[unit.run];
   const size_t dim = spec_.head_dim;
+  const Part& part = model_.layout.find(FD_O, layer);
   for (size_t f = 0; f < unit.flats; ++f) {
     const size_t flat = unit.flat + f, row = run.row + flat / group_, head = unit.head * group_ + flat % group_;
     float* out = state.out + f * value_width_;
     for (size_t d = 0; d < dim; ++d) out[d] /= state.sum[f];
-    if (spec_.kinds)
+    if (split_)
       std::memcpy(raw_ + row * q_width_ + head * dim, out, dim * sizeof(float));
     else
-      narrow(out, dim, attended_.plain + row * o_depth_ + head * dim);
+      enter(part, out, dim, row, head * dim, attended_);
   }
 }
 

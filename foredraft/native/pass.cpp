@@ -23,7 +23,8 @@ Pass<T>::Pass(fd_model& model, const fd_request& request)
       group_(model.group()),
       key_depth_(model.key_depth()),
       value_width_(model.value_width()),
-      half_(model.rope_turns.size()) {
+      half_(model.rope_turns.size()),
+      split_(spec_.kinds && spec_.head_dim % kCell) {
   reserve();
   for (int32_t s = 0; s < request.sequences; ++s) {
     size_t& held = model.slots[request.slots[s]].held;
@@ -79,8 +80,10 @@ size_t Pass<T>::carve_shared(char* base) {
   cos_ = from.take<float>(rows * half_);
   sin_ = from.take<float>(rows * half_);
   q_ = from.take<T>(rows * spec_.heads * key_depth_);
-  raw_ = from.take<float>(spec_.kinds ? rows * q_width_ : 0);
-  attended_ = {from.take<T>(spec_.kinds ? 0 : rows * o_depth_), o_depth_, nullptr, 0};
+  raw_ = from.take<float>(split_ ? rows * q_width_ : 0);
+  attended_ = {from.take<T>(rows * o_depth_), o_depth_, nullptr, 0};
+  attended_.stride = spec_.kinds ? row_bytes(round_up(q_width_, kRowPad) / kCell) : 0;
+  attended_.codes = from.take<char>(rows * attended_.stride);
   act_ = {from.take<T>(rows * act_stride_), act_stride_, nullptr, 0};
   act_.stride = spec_.kinds ? row_bytes(round_up(spec_.mlp, kRowPad) / kCell) : 0;
   act_.codes = from.take<char>(rows * act_.stride);
@@ -135,9 +138,9 @@ void Pass<T>::work(int thread) {
       attend(block, layer, own);
       fetch(FD_O, layer, own);
       team.barrier();
-      for (size_t r = 0; spec_.kinds && r < block.rows; ++r)
+      for (size_t r = 0; split_ && r < block.rows; ++r)
         enter(model_.layout.find(FD_O, layer), raw_ + r * q_width_, q_width_, r, 0, own.normed);
-      project(FD_O, layer, spec_.kinds ? own.normed : attended_, block.rows, y_, own);
+      project(FD_O, layer, split_ ? own.normed : attended_, block.rows, y_, own);
       fetch_after(i, own);
       team.barrier();
       add(block.rows, FD_O_BIAS, FD_AFTER_ATTENTION, layer, own);
@@ -322,6 +325,9 @@ void Pass<T>::tap(const Block& block, int32_t from, int32_t to, const Own<T>& ow
         std::memcpy(request_.tapped + (size_t(t) * request_.wanted + i) * hidden_,
                     own.x + (request_.want[i] - block.row) * hidden_, hidden_ * sizeof(float));
 }
+
+template void Pass<uint16_t>::enter(const Part&, const float*, size_t, size_t, size_t, const Rows<uint16_t>&) const;
+template void Pass<float>::enter(const Part&, const float*, size_t, size_t, size_t, const Rows<float>&) const;
 
 void forward(fd_model& model, const fd_request& request) {
   with_element(model.spec, [&](auto element) { Pass<decltype(element)>(model, request).run(); });

@@ -81,7 +81,7 @@ class Pass {
   float highest(float* scores, Seen keys);
   float soften(float* scores, Seen keys, float max, T* weights);
   void fold(const State& into, size_t i, float max, float sum, const float* out);
-  void finish(const Block& block, const Unit& unit, const State& state);
+  void finish(const Block& block, const Unit& unit, int32_t layer, const State& state);
   State partial(const Unit& unit, size_t span) const;
 
   void matmul(const T* w, size_t blocks, size_t k, const T* x, size_t ldx, size_t rows, float* y, size_t ldy,
@@ -109,7 +109,8 @@ class Pass {
   // shared between the threads
   float *qkv_, *y_, *cos_, *sin_, *partial_;
   T* q_;
-  float* raw_;         // [64, q_width] what attention gave, where it is still to be coded
+  const bool split_;   // whether a cell of what attention gives is of two heads, which different threads may have
+  float* raw_;         // [64, q_width] what it gave, where that is so
   Rows<T> attended_, act_;
 };
 

@@ -1,14 +1,15 @@
 // AMX int8 tiles: 16 rows of inputs by a cell. Flags: those of quantised_avx512.cpp, -mamx-tile -mamx-int8.
 #include "quantised.h"
 
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#endif
+
 #if defined(FD_TILES)  // a test's emulation of the tile instructions
 #include FD_TILES
 #define FD_HAVE_TILES
 #elif defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AVX512VNNI__)
 #define FD_HAVE_TILES
-#endif
-#if defined(__AVX512VNNI__)
-#include <immintrin.h>
 #endif
 
 namespace foredraft {
@@ -149,7 +150,7 @@ void matmul_tiled(int kind, const char* w, size_t blocks, size_t cells, const ch
 
 const BlockKernels* block_kernels_amx() {
   if (!base()) return nullptr;
-  static const BlockKernels table = {"amx", matmul_tiled, base()->quantise};
+  static const BlockKernels table = {"amx", matmul_tiled, quantise<Ops>};
   return &table;
 }
 

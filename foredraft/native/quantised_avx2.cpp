@@ -34,7 +34,7 @@ struct Ops : Half {
   }
 };
 
-const BlockKernels table = {"avx2", matmul<Ops>, quantise};
+const BlockKernels table = {"avx2", matmul<Ops>, quantise<Ops>};
 
 }  // namespace
 

@@ -25,5 +25,11 @@ struct Half {
   static Floats all(float value) { return _mm256_set1_ps(value); }
   static Floats times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats add(Floats a, Floats b, Floats sum) { return _mm256_fmadd_ps(a, b, sum); }
+  static void pack(const Ints* codes, char* to) {
+    const Ints pairs[2] = {_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3])};
+    const Ints order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing goes on in both halves of a register
+    const Ints bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(pairs[0], pairs[1]), order);
+    _mm256_storeu_si256(reinterpret_cast<Ints*>(to), bytes);
+  }
   static void store(float* y, Floats v) { _mm256_storeu_ps(y, v); }
 };

@@ -11,7 +11,7 @@ namespace {
 
 #include "quantised_avx512.h"  // after it: what it names is declared there
 
-const BlockKernels table = {"avx512-vnni", matmul<Ops>, quantise};
+const BlockKernels table = {"avx512-vnni", matmul<Ops>, quantise<Ops>};
 
 }  // namespace
 

@@ -2,7 +2,7 @@
 struct Ops {
   using Ints = __m512i;
   using Floats = __m512;
-  static constexpr int kWidth = 16, kLeast = 1, kRows = 8;
+  static constexpr int kWidth = 16, kLeast = 1, kRows = 6;
   static constexpr bool kFlips = true, kPairs = true;
   static Ints load(const char* at) { return _mm512_loadu_si512(at); }
   static Ints all(int32_t value) { return _mm512_set1_epi32(value); }
@@ -33,6 +33,10 @@ struct Ops {
   static Floats all(float value) { return _mm512_set1_ps(value); }
   static Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static Floats add(Floats a, Floats b, Floats sum) { return _mm512_fmadd_ps(a, b, sum); }
+  static void pack(const Ints* codes, char* to) {
+    for (int i = 0; i < 2; ++i)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, _mm512_cvtepi32_epi8(codes[i]));
+  }
   static Floats sums(const float* at) { return _mm512_load_ps(at); }
   static void store(float* y, Floats v) { _mm512_storeu_ps(y, v); }
 };

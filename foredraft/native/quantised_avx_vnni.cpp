@@ -24,7 +24,7 @@ struct Ops : Half {
   }
 };
 
-const BlockKernels table = {"avx-vnni", matmul<Ops>, quantise};
+const BlockKernels table = {"avx-vnni", matmul<Ops>, quantise<Ops>};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 //   codes from x on; a unit's lines follow those of the one before
 //   floats(Ints), halves(at), codes(at), signed_codes(at): Floats of ints, of f16, of bytes
 //   all(float), times(a, b), add(a, b, sum): sum + a * b; store(y, Floats)
+//   pack(codes, to): 32 codes, a lane of 32 bits each, as bytes
 
 constexpr size_t kAhead = 8192;  // bytes, of the weights to come
 
@@ -251,14 +252,13 @@ void matmul(int kind, const char* w, size_t blocks, size_t cells, const char* x,
     matmul<Ops, kKind + 1>(kind, w, blocks, cells, x, ldx, rows, y, ldy, far);
 }
 
-// 16 lanes, which the compiler turns into registers of the tier's width.
-template <class E, int n = 16>
+template <class E, int n>
 struct Lanes {
   typedef E Type __attribute__((vector_size(n * sizeof(E))));
 };
 
 // The lanes of v brought together in halves.
-template <class E, int n = 16, class Join>
+template <class E, int n, class Join>
 __attribute__((always_inline)) inline E across(const typename Lanes<E, n>::Type& v, Join join) {
   if constexpr (n == 1) {
     return v[0];
@@ -270,45 +270,51 @@ __attribute__((always_inline)) inline E across(const typename Lanes<E, n>::Type&
 }
 
 // Writes cell number `cell` of a row. Without contraction or reassociation every tier has the same bits here.
-__attribute__((always_inline)) inline void code_cell(const Lanes<float>::Type (&value)[2], size_t cell, size_t cells,
-                                                     char* row) {
-  using Values = Lanes<float>::Type;
-  using Codes = Lanes<int32_t>::Type;
-  // Sizes compare as their bits do, and what is no number is above them all.
-  const Codes sizes[2] = {(Codes)value[0] & 0x7fffffff, (Codes)value[1] & 0x7fffffff};
-  const int32_t most = across<int32_t>(sizes[0] > sizes[1] ? sizes[0] : sizes[1],
-                                       [](const auto& a, const auto& b) { return a > b ? a : b; });
+template <class Ops>
+__attribute__((always_inline)) inline void code_cell(const float* in, size_t cell, size_t cells, char* row) {
+  constexpr int kWidth = Ops::kWidth, kParts = kCell / kWidth;
+  using Values = typename Lanes<float, kWidth>::Type;
+  using Codes = typename Lanes<int32_t, kWidth>::Type;
+  Values value[kParts];
+  for (int i = 0; i < kParts; ++i) value[i] = (Values)Ops::load(reinterpret_cast<const char*>(in + i * kWidth));
+  Codes size = {};  // sizes compare as their bits do, and what is no number is above them all
+  for (const Values& part : value) {
+    const Codes one = (Codes)part & 0x7fffffff;
+    size = one > size ? one : size;
+  }
+  const int32_t most = across<int32_t, kWidth>(size, [](const auto& a, const auto& b) { return a > b ? a : b; });
   float largest;
   __builtin_memcpy(&largest, &most, 4);
   const bool number = most < 0x7f800000, some = number && largest > 1e-30f;
   const float scale = some ? largest * (1 / 127.0f) : number ? 0.0f : __builtin_nanf("");
   const float by = some ? 127.0f / largest : 0.0f;
-  int32_t sum[2];
-  for (int i = 0; i < 2; ++i) {
-    const Codes code = (Codes)((number ? value[i] : Values{}) * by + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
-    const auto bytes = __builtin_convertvector(code, Lanes<int8_t>::Type);
-    __builtin_memcpy(row + cell * kCell + 16 * i, &bytes, 16);
-    sum[i] = across<int32_t>(code, [](const auto& a, const auto& b) { return a + b; });
+  typename Ops::Ints codes[kParts];
+  Codes sums[2] = {};
+  for (int i = 0; i < kParts; ++i) {
+    const Values scaled = (number ? value[i] : Values{}) * by;
+    const Codes code = (Codes)(scaled + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: rounds to an integer
+    sums[i / (kParts / 2)] += code;
+    codes[i] = (typename Ops::Ints)code;
   }
-  const int32_t minus[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
+  Ops::pack(codes, row + cell * kCell);
+  int32_t sum[2];
+  for (int i = 0; i < 2; ++i) sum[i] = across<int32_t, kWidth>(sums[i], [](const auto& a, const auto& b) { return a + b; });
+  const int32_t minus = -(sum[0] + sum[1]), halves[2] = {-sum[0], -sum[1]};
   const float both = scale * static_cast<float>(sum[0] + sum[1]);
   char* after = row + cells * kCell + cell * 4;
   __builtin_memcpy(after, &scale, 4);
   __builtin_memcpy(after + cells * 4, &both, 4);
-  __builtin_memcpy(after + cells * 8, &minus[0], 4);
-  __builtin_memcpy(after + cells * 12 + cell * 4, &minus[1], 8);
+  __builtin_memcpy(after + cells * 8, &minus, 4);
+  for (int i = 0; i < 2; ++i) __builtin_memcpy(after + cells * 12 + cell * 4 + i * 4, &halves[i], 4);
 }
 
+template <class Ops>
 void quantise(const float* in, size_t n, size_t first, size_t end, size_t cells, char* row) {
-  Lanes<float>::Type value[2];
   size_t cell = first;
-  for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) {
-    __builtin_memcpy(value, in, sizeof value);
-    code_cell(value, cell, cells, row);
-  }
+  for (; cell < end && n >= kCell; ++cell, in += kCell, n -= kCell) code_cell<Ops>(in, cell, cells, row);
   for (; cell < end; ++cell, n = 0) {
-    value[0] = value[1] = Lanes<float>::Type{};
-    if (n) __builtin_memcpy(value, in, n * sizeof(float));
-    code_cell(value, cell, cells, row);
+    float rest[kCell] = {};
+    for (size_t i = 0; i < n; ++i) rest[i] = in[i];
+    code_cell<Ops>(rest, cell, cells, row);
   }
 }

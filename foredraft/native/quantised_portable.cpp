@@ -11,7 +11,7 @@ namespace {
 #include "quantised_matmul.h"
 #include "quantised_portable.h"
 
-const BlockKernels table = {"portable", matmul<Ops>, quantise};
+const BlockKernels table = {"portable", matmul<Ops>, quantise<Ops>};
 
 }  // namespace
 

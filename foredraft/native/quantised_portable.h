@@ -71,5 +71,8 @@ struct Ops {
   static Floats all(float value) { return Floats{} + value; }
   static Floats times(Floats a, Floats b) { return a * b; }
   static Floats add(Floats a, Floats b, Floats sum) { return sum + a * b; }
+  static void pack(const Ints* codes, char* to) {
+    for (size_t i = 0; i < kCell; ++i) to[i] = static_cast<char>(codes[i / 4][i % 4]);
+  }
   static void store(float* y, Floats v) { __builtin_memcpy(y, &v, sizeof v); }
 };

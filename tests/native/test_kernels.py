@@ -18,7 +18,8 @@ import foredraft
 
 NATIVE = Path(foredraft.__file__).parent / "native"
 LIBRARY = NATIVE / f"libforedraft{ {'win32': '.dll', 'darwin': '.dylib'}.get(sys.platform, '.so') }"
-TIERS = ("amx", "avx512", "avx2", "portable")
+TIERS = ("amx", "avx512", "avx512-vnni", "avx-vnni", "avx2", "portable")
+OWN = ("amx", "avx512", "avx2", "portable")  # the others differ by their products with coded weights alone
 WORDS = 16  # columns of a block
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -94,7 +95,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module", params=[*TIERS, "amx emulated"])
+@pytest.fixture(scope="module", params=[*OWN, "amx emulated"])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     if request.param == "amx emulated":
         found = kernels_of(request.getfixturevalue("emulated"), "amx")

@@ -19,7 +19,8 @@ from foredraft.models.gguf_weights import GgufWeights
 from foredraft.models.identity import folder_identity
 from foredraft.models.model import Rows
 from foredraft.models.native import NativeModel
-from foredraft.models.native_blocks import Blocks, blocks_of, layout_of
+from foredraft.models.native_blocks import Blocks, blocks_of
+from foredraft.models.native_layout import layout_of
 from foredraft.models.native_library import BLOCKS, tiers
 from foredraft.models.native_weights import FILE
 from foredraft.models.spec import read_spec

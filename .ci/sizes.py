@@ -8,8 +8,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "foredraft"
 LIMITS = {"module": 300, "function": 50, "core": 900, "accept.py + round.py": 250}
-# the pass is what must fit in a head; what stands beside it in the library has a budget of its own
-LIBRARY = {"the pass": 2500, "quantised": 1110, "sampling": 330, "retrieval": 320, "heads": 320}
+# the pass is what must fit in a head; what stands beside it in the library has a budget of its own.
+# It was 2,500 lines until the columns of a matrix could be of several types
+LIBRARY = {"the pass": 2560, "quantised": 1240, "sampling": 330, "retrieval": 320, "heads": 320}
 
 
 def lines(path: Path) -> int:

@@ -1,7 +1,7 @@
 """What a quantised file costs and what it loses: run from its own blocks, widened to bf16, and by llama.cpp.
 
     t1_ratio       a pass over 1 row, context 200, of the file's blocks, against the same model widened to bf16
-    v8, v16        t(rows) / t(1), the worst of the file, of random models of 1 B parameters and of the best tiers
+    v8, v16        t(rows) / t(1), the worst of the file, of random models of 1 B parameters, in amx and avx512 (VNNI)
     v4_avx2        the same with avx2 forced, the worst of the files
     peer_ratio     plain decoding, tokens a second, against llama.cpp on the same file (null without ``--peer``)
     memory_ratio   what loading and passes of 1, 64 and 512 rows add to the resident memory of a process, against the
@@ -46,7 +46,7 @@ WIDE: Final = {"q4_0": plain("Q4_0"), "q4_1": plain("Q4_1"), "q4_k": medium}
 QUICK: Final = ("q4_0", "q4_k")
 WIDE_SIZES: Final = {"hidden": 2048, "layers": 16, "mlp": 8192, "heads": 32, "kv_heads": 8, "vocabulary": 32000}
 SMALL_SIZES: Final = {"hidden": 256, "layers": 4, "mlp": 512, "heads": 4, "kv_heads": 2, "vocabulary": 2048}
-BEST: Final = ("amx", "avx512-vnni")  # the tiers whose cost of more rows is judged, where the machine has them
+BEST: Final = ("amx", "avx512")  # the tiers whose cost of more rows is judged, where the machine has them
 STORY: Final = "It was the longest winter that anybody in the village could remember. "
 
 

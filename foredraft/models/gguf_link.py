@@ -72,9 +72,7 @@ def read_link(folder: Path) -> Link | None:
 
 def linked_file(folder: Path, link: Link) -> Path:
     """Return where the GGUF of a folder lies. Raises WeightsError for one that is gone, shortened or another."""
-    path = folder / link.file  # an absolute one stays as it is
-    if not link.file.startswith(os.sep):
-        path = Path(os.path.normpath(path))
+    path = Path(os.path.normpath(folder / link.file))  # an absolute one stays as it is
     try:
         size = path.stat().st_size
         if size < link.bytes:

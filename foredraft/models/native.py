@@ -80,11 +80,12 @@ class NativeModel:
         self.tier: str
         self.tier, refused = choose_tier(beside.tier if beside is not None else tier)
         weights = weights if isinstance(weights, Weights) else open_weights(weights)
-        self._blocks = _blocks(spec, weights, dtype)
-        kinds = None if self._blocks is None else self._blocks.kinds
+        blocks = _blocks(spec, weights, dtype)  # not kept: it may hold a file's mapping
+        self._read_bytes = None if blocks is None else blocks.read_bytes
+        kinds = None if blocks is None else blocks.kinds
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
-        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress, self._blocks)
-        wide = None if self._blocks is None else self._blocks.said
+        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress, blocks)
+        wide = None if blocks is None else blocks.said
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
         self.notice = "; ".join(part for part in (refused, wide, unkept, many) if part) or None
         model, name, out = ctypes.c_void_p(), self.tier.encode(), ctypes.byref
@@ -183,7 +184,7 @@ class NativeModel:
 
     def read_bytes(self) -> int | None:
         """Return the bytes of weights that a pass reads, of dtype "file"; None where all are of one type."""
-        return None if self._blocks is None else self._blocks.read_bytes
+        return self._read_bytes
 
     def working_bytes(self) -> int:
         """Return the scratch memory of a pass, beyond packed weights and slots."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from foredraft.errors import WeightsError
 from foredraft.models.gguf_tensors import Bytes
-from foredraft.models.gguf_weights import GgufWeights, block_of
-from foredraft.models.native_library import BLOCKS, PARTS, TYPES, check, library, native_spec
-from foredraft.models.spec import DecoderSpec, read_spec
+from foredraft.models.gguf_weights import GgufWeights
+from foredraft.models.native_library import BLOCKS
+from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights import Weights, decoder_prefix
 
 TILE: Final = 16  # outputs that the packed form holds together, all of one type
@@ -107,29 +103,3 @@ def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> 
 
 def _size(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 10_000_000 else f"{count / 1e6:.2f} MB"
-
-
-def layout_of(blocks: Blocks) -> str:
-    """Return a digest of how the library packs blocks of the types in use; see ``layout`` of native_weights."""
-    digest = hashlib.sha256(",".join(blocks.kinds).encode())
-    for kind in sorted(set(blocks.kinds)):
-        digest.update(_packed(kind).tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _packed(kind: str) -> Bytes:
-    """Return a made-up matrix of a type, packed."""
-    from foredraft.models.native_weights import aligned
-
-    width, rows = 256, 40
-    config = {"model_type": "llama", "vocab_size": rows, "hidden_size": width, "intermediate_size": width}
-    config |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
-    config |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-5}
-    native = native_spec(read_spec(config), "file", 1.0, (kind,) * 9)
-    packed = aligned(int(library().fd_packed_bytes(ctypes.byref(native))))
-    block, size = block_of(kind)
-    # no byte is above 112, so that no half float among them is infinite
-    source = (np.arange(rows * width // block * size, dtype=np.uint32) * 37 % 113).astype(np.uint8)
-    place, part = ctypes.c_void_p(packed.ctypes.data), PARTS.index("head")
-    check(library().fd_pack(ctypes.byref(native), place, part, 0, source.ctypes.data, TYPES[kind], rows, width, 0))
-    return packed

@@ -9,7 +9,6 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.native_blocks import Blocks, layout_of
+from foredraft.models.native_blocks import Blocks
+from foredraft.models.native_layout import Bytes, aligned, layout, layout_of
 from foredraft.models.native_library import (
     FLOATS,
     PARTS,
@@ -27,13 +27,11 @@ from foredraft.models.native_library import (
     check,
     cores,
     library,
-    native_spec,
 )
-from foredraft.models.spec import DecoderSpec, read_spec
+from foredraft.models.spec import DecoderSpec
 from foredraft.models.store import Progress, building, require_space
 from foredraft.models.weights import Weights, decoder_prefix, widened
 
-Bytes = NDArray[np.uint8]
 MAGIC: Final = b"FDPACKED"
 HEADER: Final = 4096  # bytes before the weights: a page, so that these are aligned
 _FACTS: Final = HEADER - 8  # bytes of it that are known before the weights; their digest follows
@@ -76,15 +74,6 @@ def packed_weights(
         return packed, "; ".join(said for said in (damage, takes) if said) or None
     except StorageError as fault:
         return packer.fill(aligned(size)), f"weights are packed at each start: {fault}"
-
-
-def aligned(size: int) -> Bytes:
-    """Return zeroed bytes that begin on a cache line. Raises ModelError where memory does not suffice."""
-    try:
-        whole = np.zeros(size + 64, np.uint8)
-    except MemoryError:
-        raise ModelError(f"the model's weights take {size / 1e9:.1f} GB of memory, which the system refuses") from None
-    return whole[-whole.ctypes.data % 64 :][:size]
 
 
 def _build(packer: Packer, folder: Path, facts: bytes, size: int) -> Bytes:
@@ -142,28 +131,6 @@ def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int, blocks: Bloc
     text = json.dumps(facts, sort_keys=True).encode()
     whole = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
     return whole.ljust(_FACTS, b"\0")
-
-
-@cache
-def layout(f32: bool) -> str:
-    """Return a digest of how the library packs a small made-up model.
-
-    A build that packs otherwise finds no file of another's, whether or not anybody thought of the version.
-    """
-    width, inner, outer = 48, 80, 40  # none of them whole blocks
-    config = {"model_type": "llama", "vocab_size": outer, "hidden_size": width, "intermediate_size": inner}
-    config |= {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1, "tie_word_embeddings": True}
-    config |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-5}
-    native = native_spec(read_spec(config), "f32" if f32 else "bf16", 1.0)
-    packed = aligned(int(library().fd_packed_bytes(ctypes.byref(native))))
-    shapes = {"head": (outer, width), "norm": (width, 1), "qkv": (5 * 16, width), "o": (width, width)}
-    shapes |= {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-    for number, (part, (rows, cols)) in enumerate(shapes.items(), 1):
-        source = np.arange(rows * cols, dtype=np.float32) + number
-        place = ctypes.c_void_p(packed.ctypes.data)
-        index, kind = PARTS.index(part), TYPES["F32"]
-        check(library().fd_pack(ctypes.byref(native), place, index, 0, source.ctypes.data, kind, rows, cols, 0))
-    return hashlib.sha256(packed.tobytes()).hexdigest()[:16]
 
 
 def _require_memory(size: int) -> None:

@@ -278,7 +278,7 @@ void Pass<T>::finish(const Block& block, const Unit& unit, int32_t layer, const 
     if (split_)
       std::memcpy(raw_ + row * q_width_ + head * dim, out, dim * sizeof(float));
     else
-      enter(part, out, dim, row, head * dim, attended_);
+      enter(model_.tier, part, out, dim, row, head * dim, attended_);
   }
 }
 

@@ -93,17 +93,7 @@ Layout::Layout(const fd_spec& s) {
   // Of up to three groups of outputs, with a type each; those of one type are one span.
   auto matrix = [&](Part& part, size_t inputs, std::initializer_list<std::pair<size_t, int32_t>> groups) {
     part.inputs = inputs, part.depth = round_up(inputs, kDepth);
-    for (const auto& [outputs, kind] : groups) {
-      const bool more = part.count && part.spans[part.count - 1].kind == kind;
-      if (!more && part.outputs % kLanes) throw Fault{"outputs of different types share a block of the packed form"};
-      if (coded(kind) && inputs % form(kind).inputs()) throw Fault{"a matrix has rows that are no whole blocks of its type"};
-      if (!more) part.spans[part.count++] = {kind, part.outputs / kLanes, 0, 0, 0};
-      part.outputs += outputs;
-      Span& span = part.spans[part.count - 1];
-      span.blocks = round_up(part.outputs, kLanes) / kLanes - span.first;
-      span.stride = coded(kind) ? block_bytes(kind, part.cells()) : kLanes * part.depth * element;
-      (coded(kind) ? part.coded : part.plain) = true;
-    }
+    for (const auto& [outputs, kind] : groups) part.add(outputs, kind, element);
     size_t bytes = 0;
     for (int i = 0; i < part.count; bytes += part.spans[i].blocks * part.spans[i].stride, ++i)
       part.spans[i].offset = bytes_ + bytes;
@@ -116,9 +106,7 @@ Layout::Layout(const fd_spec& s) {
   if (!s.tied) {  // rows as the file has them
     Part& part = parts_[FD_EMBEDDING];
     part.outputs = s.vocabulary, part.inputs = hidden, part.count = 1;
-    const int32_t kind = part.spans[0].kind = kind_of(0);
-    if (coded(kind) && hidden % form(kind).inputs()) throw Fault{"the embedding has rows that are no whole blocks"};
-    place(part, part.outputs * (coded(kind) ? hidden / form(kind).inputs() * form(kind).raw : hidden * element));
+    place(part, part.outputs * raw_bytes(part.spans[0].kind = kind_of(0), hidden, element));
   }
   for (int32_t l = 0; l < s.layers; ++l) {
     auto part = [&](int32_t kind) -> Part& { return parts_[kept(kind, l)]; };
@@ -224,24 +212,14 @@ int32_t make_subset(fd_model& model, const int32_t* ids, int32_t count) {
   for (int32_t i = 0; i < count; ++i)
     if (ids[i] < 0 || ids[i] >= model.spec.vocabulary)
       throw Fault{"token " + std::to_string(ids[i]) + " of the subset is not in the vocabulary"};
-  const size_t depth = round_up(model.spec.hidden, kDepth), block = depth * kLanes;
   Subset subset{size_t(count), {}, model.layout.find(FD_HEAD, 0)};
   Span& span = subset.part.spans[0];
   subset.part.outputs = count, span.blocks = round_up(count, kLanes) / kLanes, span.offset = 0;
   subset.weights.reserve(span.blocks * span.stride);
-  if (coded(span.kind)) {
-    const char* head = model.packed + model.layout.find(FD_HEAD, 0).offset;
-    for (size_t i = 0; i < subset.count; ++i)
-      copy_column(span.kind, head + ids[i] / kLanes * span.stride, ids[i] % kLanes,
-                  subset.weights.as<char>() + i / kLanes * span.stride, i % kLanes, subset.part.cells());
-  } else with_element(model.spec, [&](auto element) {
-    using T = decltype(element);
-    const T* head = model.weights<T>(FD_HEAD);
-    for (size_t i = 0; i < subset.count; ++i)
-      for (size_t k = 0; k < depth; ++k)
-        subset.weights.as<T>()[i / kLanes * block + at<T>(k, i % kLanes)] =
-            head[ids[i] / kLanes * block + at<T>(k, ids[i] % kLanes)];
-  });
+  const char* head = model.packed + model.layout.find(FD_HEAD, 0).offset;
+  for (size_t i = 0; i < subset.count; ++i)
+    copy_column(span.kind, head + ids[i] / kLanes * span.stride, ids[i] % kLanes,
+                subset.weights.as<char>() + i / kLanes * span.stride, i % kLanes, span.stride);
   model.subsets.push_back(std::move(subset));
   return int32_t(model.subsets.size());
 }

@@ -13,19 +13,13 @@
 #include <vector>
 
 #include "api.h"
-#include "quantised.h"
+#include "quantised_rows.h"
 #include "team.h"
 
 namespace foredraft {
 
-struct Fault {  // thrown within the library, caught in api.cpp
-  std::string text;
-};
-
 constexpr size_t kChunk = 256;  // keys of a page of a slot, and of one step of attention
 constexpr int32_t kMaxSlots = 1 << 16;
-
-inline size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Where input k of column c lies within a packed block.
 template <class T>
@@ -69,27 +63,6 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
-};
-
-// Neighbouring blocks of columns of one type: q, k and v of a matrix may differ.
-struct Span {
-  int32_t kind = FD_BF16;  // or a type in blocks; FD_BF16 stands for the element type
-  size_t first = 0, blocks = 0, offset = 0, stride = 0;
-};
-
-// One tensor of the packed form. Vectors have depth 0 and lie as they are.
-struct Part {
-  size_t offset = 0, bytes = 0, outputs = 0, inputs = 0, depth = 0;
-  Span spans[3] = {};
-  int count = 0;                      // of spans
-  bool plain = false, coded = false;  // what its inputs have to be: both, where spans differ
-
-  size_t cells() const { return round_up(inputs, kRowPad) / kCell; }
-  const Span& at(size_t block) const {
-    int i = 0;
-    while (i + 1 < count && block >= spans[i + 1].first) ++i;
-    return spans[i];
-  }
 };
 
 class Layout {

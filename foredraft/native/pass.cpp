@@ -12,7 +12,6 @@ Pass<T>::Pass(fd_model& model, const fd_request& request)
       request_(request),
       kernels_(*model.kernels),
       plan_(model, request),
-      blocks_(*model.tier.blocks),
       hidden_(model.spec.hidden),
       q_width_(size_t(spec_.heads) * spec_.head_dim),
       kv_width_(size_t(spec_.kv_heads) * spec_.head_dim),
@@ -139,7 +138,7 @@ void Pass<T>::work(int thread) {
       fetch(FD_O, layer, own);
       team.barrier();
       for (size_t r = 0; split_ && r < block.rows; ++r)
-        enter(model_.layout.find(FD_O, layer), raw_ + r * q_width_, q_width_, r, 0, own.normed);
+        enter(model_.tier, model_.layout.find(FD_O, layer), raw_ + r * q_width_, q_width_, r, 0, own.normed);
       project(FD_O, layer, split_ ? own.normed : attended_, block.rows, y_, own);
       fetch_after(i, own);
       team.barrier();
@@ -179,32 +178,8 @@ void Pass<T>::normalise(const float* x, size_t rows, int32_t norm, int32_t part,
       kernels_.rms_norm(row, weight, hidden_, spec_.eps, own.line);
       row = own.line;
     }
-    enter(model_.layout.find(part, layer), row, hidden_, r, 0, own.normed);
+    enter(model_.tier, model_.layout.find(part, layer), row, hidden_, r, 0, own.normed);
   }
-}
-
-// Writes a row, or the stretch of it that begins at input `at`, in the forms that the weights of a part want.
-template <class T>
-void Pass<T>::enter(const Part& part, const float* in, size_t n, size_t row, size_t at, const Rows<T>& to) const {
-  if (part.plain) {
-    T* x = to.plain + row * to.ld;
-    narrow(in, n, x + at);
-    if (at + n >= part.inputs) std::fill(x + at + n, x + std::max(at + n, part.depth), T());
-  }
-  if (!part.coded) return;
-  const size_t cells = part.cells(), end = at + n < part.inputs ? (at + n + kCell - 1) / kCell : cells;
-  blocks_.quantise(in, n, at / kCell, end, cells, to.codes + row * to.stride);
-}
-
-// Columns of blocks `begin` up to `end` of a span; y is that of the first.
-template <class T>
-void Pass<T>::multiply(const Span& span, const Part& part, const char* base, size_t begin, size_t end,
-                       const Rows<T>& x, size_t rows, float* y, size_t ldy) const {
-  const char* w = base + span.offset + begin * span.stride;
-  if (coded(span.kind))
-    blocks_.matmul(span.kind, w, end - begin, part.cells(), x.codes, x.stride, int(rows), y, ldy, 0);
-  else
-    matmul(reinterpret_cast<const T*>(w), end - begin, part.depth, x.plain, x.ld, rows, y, ldy);
 }
 
 template <class T>
@@ -213,12 +188,7 @@ void Pass<T>::project(int32_t part, int32_t layer, const Rows<T>& x, size_t rows
   const size_t blocks = round_up(found.outputs, kLanes) / kLanes, stride = blocks * kLanes;
   const size_t grain = std::min<size_t>(32, round_up(blocks / (8 * model_.team.size()) + 1, 4));
   for (size_t begin, end; model_.team.claim(own.thread, blocks, grain, &begin, &end);)
-    for (int i = 0; i < found.count; ++i) {
-      const Span& span = found.spans[i];
-      const size_t from = std::max(begin, span.first), to = std::min(end, span.first + span.blocks);
-      if (from < to)
-        multiply(span, found, model_.packed, from - span.first, to - span.first, x, rows, y + from * kLanes, stride);
-    }
+    multiply(model_.tier, found, model_.packed, begin, end, x, rows, y + begin * kLanes, stride);
 }
 
 // Fetches the first of the weights that the next product begins with, for the memory to have work during a barrier.
@@ -272,13 +242,13 @@ void Pass<T>::gate(const Block& block, int32_t layer, Own<T>& own) {
   const size_t grain = std::min(kGated / 2, pairs / (8 * model_.team.size()) + 1);
   for (size_t begin, end; model_.team.claim(own.thread, pairs, grain, &begin, &end);) {
     const size_t first = 2 * begin, last = std::min(2 * end, blocks), n = (last - first) * kLanes;
-    multiply(gated.spans[0], gated, model_.packed, first, last, own.normed, block.rows, own.gated, 2 * n);
-    multiply(up.spans[0], up, model_.packed, first, last, own.normed, block.rows, own.gated + n, 2 * n);
+    multiply(model_.tier, gated, model_.packed, first, last, own.normed, block.rows, own.gated, 2 * n);
+    multiply(model_.tier, up, model_.packed, first, last, own.normed, block.rows, own.gated + n, 2 * n);
     for (size_t r = 0; r < block.rows; ++r) {
       float* row = own.gated + r * 2 * n;
       if (bias) kernels_.add(row, bias + first * kLanes, n), kernels_.add(row + n, other + first * kLanes, n);
       kernels_.gate(row, row + n, n, spec_.activation, row);
-      enter(down, row, n, r, first * kLanes, act_);
+      enter(model_.tier, down, row, n, r, first * kLanes, act_);
     }
   }
 }
@@ -289,24 +259,23 @@ void Pass<T>::logits(const Block& block, Own<T>& own) {
   for (size_t i = 0; i < block.wanted; ++i) {
     const size_t r = request_.want[block.want + i] - block.row;
     kernels_.rms_norm(own.x + r * hidden_, weight, hidden_, spec_.eps, own.line);
-    enter(model_.layout.find(FD_HEAD, 0), own.line, hidden_, i, 0, own.normed);
+    enter(model_.tier, model_.layout.find(FD_HEAD, 0), own.line, hidden_, i, 0, own.normed);
   }
   const Subset* subset = request_.subset ? &model_.subsets[request_.subset - 1] : nullptr;
   const Part& part = subset ? subset->part : model_.layout.find(FD_HEAD, 0);
   const char* base = subset ? subset->weights.template as<char>() : model_.packed;
-  const Span& span = part.spans[0];
   const size_t width = subset ? subset->count : spec_.vocabulary, blocks = round_up(width, kLanes) / kLanes;
   const size_t whole = width / kLanes;
   const size_t grain = std::min<size_t>(16, blocks / (8 * model_.team.size()) + 1);
   for (size_t begin, end; model_.team.claim(own.thread, blocks, grain, &begin, &end);) {
     float* out = request_.logits + block.want * width;
     if (end > whole) {  // the last block is not full: aside, then copied
-      multiply(span, part, base, whole, whole + 1, own.normed, block.wanted, own.gated, kLanes);
+      multiply(model_.tier, part, base, whole, whole + 1, own.normed, block.wanted, own.gated, kLanes);
       for (size_t i = 0; i < block.wanted; ++i)
         std::memcpy(out + i * width + whole * kLanes, own.gated + i * kLanes, width % kLanes * sizeof(float));
     }
     const size_t full = std::min(end, whole) - begin, n = std::min(end * kLanes, width) - begin * kLanes;
-    if (full) multiply(span, part, base, begin, begin + full, own.normed, block.wanted, out + begin * kLanes, width);
+    if (full) multiply(model_.tier, part, base, begin, begin + full, own.normed, block.wanted, out + begin * kLanes, width);
     for (size_t i = 0; i < block.wanted; ++i) {
       float* row = out + i * width + begin * kLanes;
       if (spec_.logits_divisor != 1.0f)
@@ -325,9 +294,6 @@ void Pass<T>::tap(const Block& block, int32_t from, int32_t to, const Own<T>& ow
         std::memcpy(request_.tapped + (size_t(t) * request_.wanted + i) * hidden_,
                     own.x + (request_.want[i] - block.row) * hidden_, hidden_ * sizeof(float));
 }
-
-template void Pass<uint16_t>::enter(const Part&, const float*, size_t, size_t, size_t, const Rows<uint16_t>&) const;
-template void Pass<float>::enter(const Part&, const float*, size_t, size_t, size_t, const Rows<float>&) const;
 
 void forward(fd_model& model, const fd_request& request) {
   with_element(model.spec, [&](auto element) { Pass<decltype(element)>(model, request).run(); });

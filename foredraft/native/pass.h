@@ -18,15 +18,6 @@ struct Seen {
   size_t begin, end;  // keys of a chunk
 };
 
-// Rows as they enter a product: of the element type, in blocks of int8, or both where a matrix has both kinds of weights.
-template <class T>
-struct Rows {
-  T* plain;      // [64, ld]
-  size_t ld;
-  char* codes;   // [64, stride]
-  size_t stride; // bytes
-};
-
 // A thread's own scratch. Every thread has all rows' residuals and updates them alike, which saves barriers.
 template <class T>
 struct Own {
@@ -59,9 +50,6 @@ class Pass {
   void work(int thread);
   void input(const Block& block, Own<T>& own);
   void normalise(const float* x, size_t rows, int32_t norm, int32_t part, int32_t layer, Own<T>& own);
-  void enter(const Part& part, const float* in, size_t n, size_t row, size_t at, const Rows<T>& to) const;
-  void multiply(const Span& span, const Part& part, const char* base, size_t begin, size_t end, const Rows<T>& x,
-                size_t rows, float* y, size_t ldy) const;
   void project(int32_t part, int32_t layer, const Rows<T>& x, size_t rows, float* y, const Own<T>& own);
   void fetch(int32_t part, int32_t layer, const Own<T>& own) const;
   void fetch_after(int32_t step, const Own<T>& own) const;
@@ -103,7 +91,6 @@ class Pass {
   const fd_request& request_;
   const Kernels& kernels_;
   Plan plan_;
-  const BlockKernels& blocks_;
   const size_t hidden_, q_width_, kv_width_, qkv_stride_, o_depth_, y_stride_, act_stride_;
   const size_t group_, key_depth_, value_width_, half_;  // half_: rope features a row, all rotations together
   // shared between the threads

@@ -194,16 +194,15 @@ void unpack_row(int kind, const void* raw, size_t inputs, float* out) {
   }
 }
 
-void copy_column(int kind, const char* from, size_t column, char* to, size_t to_column, size_t cells) {
-  const Form& f = form(kind);
-  for (size_t g = 0; g < cells / f.cells(); ++g, from += f.group(), to += f.group()) {
+void copy_column(int kind, const char* from, size_t column, char* to, size_t to_column, size_t bytes) {
+  const size_t group = coded(kind) ? form(kind).group() : bytes;
+  for (const char* const end = from + bytes; from < end; from += group, to += group) {
     size_t at = 0;
     auto rows = [&](size_t until, size_t width) {
       for (; at < until; at += kLanes * width) std::memcpy(to + at + to_column * width, from + at + column * width, width);
     };
-    rows(f.super ? 64 : f.head(), 2);
-    rows(f.head(), 1);
-    rows(f.group(), 4);
+    if (coded(kind)) rows(form(kind).super ? 64 : form(kind).head(), 2), rows(form(kind).head(), 1);
+    rows(group, 4);
   }
 }
 

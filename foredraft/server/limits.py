@@ -16,6 +16,7 @@ from starlette.responses import Response
 from foredraft.server.errors import ApiError, retry
 
 _CLOSE: Final = {"Connection": "close"}
+_DIGITS: Final = 1000  # of a whole number
 _LINGER_S: Final = 2.0  # in which what is too large may still arrive, so that its sender gets to read why
 
 
@@ -46,6 +47,9 @@ class BoundedRequest(Request):
         """Return the body. Raises ApiError 413 as soon as it is too large, 408 when it takes too long."""
         if not hasattr(self, "_body"):
             limit = self.limits.body
+            coding = self.headers.get("content-encoding", "identity").strip().lower()
+            if coding not in ("identity", ""):
+                raise ApiError(400, f"the body is encoded as {coding[:40]!r}, and only plain bodies are read")
             declared = self.headers.get("content-length", "")
             if declared.isdecimal() and int(declared[:20]) > limit:
                 await self._refuse_large(limit)
@@ -96,7 +100,7 @@ def strict_json(body: bytes) -> Any:
     """Return a document. Raises ApiError for anything that RFC 8259 does not have, and for text that is no text."""
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
         if "\\u" in text:  # lone surrogates come as escapes
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
@@ -110,6 +114,12 @@ def strict_json(body: bytes) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:  # Python would say so in words of its own
+        raise ValueError(f"a number in it has {len(digits)} digits")
+    return int(digits)
 
 
 def _finite(digits: str) -> float:

@@ -215,6 +215,8 @@ def test_a_strangers_drafter_is_an_object(tiny: Path, lm: LanguageModel) -> None
         ("model:/nowhere/at/all", "."),
         ("heads:x", "there is no file x: foredraft train heads"),
         ("lookup+", "unknown drafter ''"),
+        ("none+lookup", "cannot be joined with others"),
+        ("lookup+suffix+lookup", "drafter 'lookup' is named twice"),
         ("no.such.module:Class", "No module named 'no'"),
         ("foredraft.errors:Nothing", "has no Nothing"),
     ],

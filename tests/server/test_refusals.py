@@ -146,6 +146,13 @@ def test_only_json_is_read(served: Client, kind: str) -> None:
     assert "Content-Type: application/json" in reply.error["message"]
 
 
+def test_a_packed_body_is_refused_by_its_name(served: Client) -> None:
+    reply = served.post("/v1/completions", {"prompt": "a"}, content_encoding="gzip")
+    assert reply.status == 400
+    assert reply.error["message"] == "the body is encoded as 'gzip', and only plain bodies are read"
+    assert served.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, content_encoding="identity").status == 200
+
+
 def test_a_large_body_is_refused_while_it_comes(open_server: Serve) -> None:
     client = open_server(limits=Limits(body=1000))
     read = 0

@@ -65,6 +65,8 @@ def test_json_as_it_is_defined() -> None:
     for wrong in (b"NaN", b"[Infinity]", b"-Infinity", b"1e400", b'"\\ud83d"', b"\xff", b"{", b""):
         with pytest.raises(ApiError):
             strict_json(wrong)
+    with pytest.raises(ApiError, match="^the body is not JSON: a number in it has 5000 digits$"):
+        strict_json(b"9" * 5000)
 
 
 def test_answers_of_a_key() -> None:

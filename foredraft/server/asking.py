@@ -22,8 +22,8 @@ _TEMPLATE: Final[Mapping[str, tuple[bool | str, ...]]] = {
 # fields that other servers know and this one cannot honour, and the values that ask for nothing
 _REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "tools": ([],), "tool_choice": ("none",), "functions": ([],), "function_call": ("none",),
-    "parallel_tool_calls": (True, False), "modalities": (["text"],), "audio": (), "web_search_options": (), "reasoning_effort": (),
-    "verbosity": (), "service_tier": ("auto", "default"), "store": (False,), "suffix": ("",), "guided_json": (),
+    "parallel_tool_calls": (True, False), "modalities": (["text"],), "audio": (), "web_search_options": (),
+    "reasoning_effort": (), "verbosity": (), "service_tier": ("auto", "default"), "store": (False,), "suffix": ("",), "guided_json": (),
     "guided_regex": (), "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "grammar": ("",),
     "json_schema": (), "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
     "skip_special_tokens": (True,), "include_stop_str_in_output": (False,), "allowed_token_ids": (),

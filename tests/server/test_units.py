@@ -65,7 +65,7 @@ def test_json_as_it_is_defined() -> None:
     for wrong in (b"NaN", b"[Infinity]", b"-Infinity", b"1e400", b'"\\ud83d"', b"\xff", b"{", b""):
         with pytest.raises(ApiError):
             strict_json(wrong)
-    with pytest.raises(ApiError, match="^the body is not JSON: a number in it has 5000 digits$"):
+    with pytest.raises(ApiError, match="not JSON: a number in it has 5000 digits"):
         strict_json(b"9" * 5000)
 
 

@@ -98,9 +98,13 @@ void Plan::add_runs(Block& block) {
 
 void Plan::add_units(Block& block, const Run& run, size_t last) {
   const size_t group = model_.group(), flats = run.count * group, rows = kMaxRows;
-  const size_t most = group < rows ? rows / group * group : rows;
+  size_t most = group < rows ? rows / group * group : rows;
+  // Few heads of few keys are halved and so on, where threads would wait for whoever has one more.
+  const size_t heads = model_.spec.kv_heads, threads = model_.team.size(), units = heads * ((flats + most - 1) / most);
+  if (units % threads && units < 4 * threads && run.count > 2 * threads && last < kSpan * kChunk && group < rows)
+    most = std::min(most, (run.count + threads - 1) / threads * group);
   for (size_t flat = 0; flat < flats; flat += most)
-    for (size_t head = 0; head < size_t(model_.spec.kv_heads); ++head)
+    for (size_t head = 0; head < heads; ++head)
       block.units.push_back({block.runs.size(), head, flat, std::min(most, flats - flat), last / kChunk + 1, 1, 0});
   block.runs.push_back(run);
 }

@@ -11,7 +11,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
-from foredraft.models.folders import Wanted, find_folder
+from foredraft.models.folders import Wanted, find_folder, not_in_table
 from foredraft.models.identity import fingerprint, folder_identity
 from foredraft.models.narrow import NarrowModel, narrow_vocabulary
 from foredraft.models.native_sampling import native_logprobs, sampler
@@ -24,6 +24,7 @@ from foredraft.models.runner import (
     require_something,
     torch_engine,
     torch_installed,
+    why_not_blocks,
 )
 from foredraft.models.store import Progress
 from foredraft.models.target import CachedTarget
@@ -102,9 +103,27 @@ class Host:
     cache: Path = Path()  # where models are kept, and what was found out about them
 
 
-def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Progress | None = None) -> Host:
+def load_draft_host(name: str, machine: Machine, target: Host, progress: Progress | None = None) -> Host:
+    """Return a draft model under its target's machine options; its context is its own. Raises as ``load_host`` does.
+
+    Beside a target that runs a file's blocks its weights are coded in 8 bits, where no type was asked for: in 16 bits
+    it would read several times as much for each of its parameters, and what is rounded is a guess.
+    """
+    rounded = machine.dtype == "auto" and target.dtype == "file"
+    return load_host(name, replace(machine, context=None), progress=progress, rounded=rounded)
+
+
+def load_host(
+    model: Any,
+    machine: Machine,
+    tokenizer: Any = None,
+    progress: Progress | None = None,
+    *,
+    rounded: bool = False,
+) -> Host:
     """Return a model by alias, folder, hub id or GGUF file, or around a transformers model object.
 
+    ``rounded`` codes a folder's weights in 8 bits where the native pass runs them, which only a draft may ask for.
     Raises ModelError, FetchError or StorageError.
     """
     if not isinstance(model, str | Path):
@@ -114,6 +133,8 @@ def load_host(model: Any, machine: Machine, tokenizer: Any = None, progress: Pro
     device, tier, cache = machine.device, machine.native_tier, machine.cache_folder
     found = find_folder(Wanted(name, machine.dtype, device, tier, cache, machine.offline, progress))
     folder, dtype = found.folder, found.dtype
+    if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or not_in_table(found.config)):
+        dtype = "int8"
     identity = folder_identity(folder)
     wish = Wish(dtype, cache, device, machine.threads, tier, progress)
     runner = open_runner(folder, found.config, identity, wish)

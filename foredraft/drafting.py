@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from foredraft.compose import Host, Machine, load_host
+from foredraft.compose import Host, Machine, load_draft_host, load_host
 from foredraft.core.draft import Drafter
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter
@@ -293,6 +292,5 @@ class Drafters:
     def _load(self, name: str) -> Host:
         """Load a draft model once, under the target's own machine options; its context is its own."""
         if name not in self._hosts:
-            machine = replace(self._machine, context=None)
-            self._hosts[name] = load_host(name, machine, progress=self._progress)
+            self._hosts[name] = load_draft_host(name, self._machine, self._host, self._progress)
         return self._hosts[name]

@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli import arguments
@@ -116,7 +115,7 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
 
     host = load_bare(args, console)
     ids = token_ids(prompts, host, console)
-    load_draft = load_drafts(args, console)
+    load_draft = load_drafts(args, console, host)
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
         find_own_classes(name)
@@ -141,24 +140,25 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
     return certifier
 
 
-def load_drafts(args: argparse.Namespace, console: Console) -> _Drafts:
-    """Return what loads draft models by name, as the options say."""
-    return _Drafts(machine_of(args, console), console)
+def load_drafts(args: argparse.Namespace, console: Console, target: Host) -> _Drafts:
+    """Return what loads draft models for a target by name, as the options say."""
+    return _Drafts(machine_of(args, console), console, target)
 
 
 class _Drafts:
     """Loads each draft model once, under the target's machine options; its context is its own."""
 
-    def __init__(self, machine: Machine, console: Console) -> None:
-        self._machine = replace(machine, context=None)
+    def __init__(self, machine: Machine, console: Console, target: Host) -> None:
+        self._machine = machine
         self._console = console
+        self._target = target
         self._hosts: dict[str, Host] = {}
 
     def __call__(self, name: str) -> Host:
-        from foredraft.compose import load_host
+        from foredraft.compose import load_draft_host
 
         if name not in self._hosts:
-            self._hosts[name] = load_host(name, self._machine, progress=self._console.progress)
+            self._hosts[name] = load_draft_host(name, self._machine, self._target, self._console.progress)
         return self._hosts[name]
 
 

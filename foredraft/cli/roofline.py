@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         prompts = tuple(turn for line in read_lines(args.prompts, console.stdin) for turn in line.turns)
     host = load_bare(args, console)
     ids = token_ids(prompts, host, console)
-    drafters, faults = _made([name for name in names if name != "none"], host, load_drafts(args, console))
+    drafters, faults = _made([name for name in names if name != "none"], host, load_drafts(args, console, host))
     console.progress.status("measuring …")
     found = measured(host, drafters, ids, args.tokens or _TOKENS, faults)
     console.progress.close()

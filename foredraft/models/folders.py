@@ -60,7 +60,7 @@ def find_folder(wanted: Wanted) -> Found:
     folder, said = _resolved(wanted, asked if free and not why else wide)
     link, config = read_link(folder), _read_config(folder)
     if link is not None and free and not why:
-        if (why := _not_in_table(config)) is None:
+        if (why := not_in_table(config)) is None:
             return Found(folder, config, "file", said)
         folder = wanted.resolved(wide)
         link, said = read_link(folder), None
@@ -94,7 +94,7 @@ def _resolved(wanted: Wanted, dtype: str) -> tuple[Path, str | None]:
             raise fault from None
 
 
-def _not_in_table(config: dict[str, Any]) -> str | None:
+def not_in_table(config: dict[str, Any]) -> str | None:
     """Say why a model is none of the decoder table's, where it is not: transformers reads widened weights alone."""
     try:
         read_spec(config)

@@ -23,14 +23,15 @@ _TEMPLATE: Final[Mapping[str, tuple[bool | str, ...]]] = {
 _REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "tools": ([],), "tool_choice": ("none",), "functions": ([],), "function_call": ("none",),
     "parallel_tool_calls": (True, False), "modalities": (["text"],), "audio": (), "web_search_options": (),
-    "reasoning_effort": (), "verbosity": (), "service_tier": ("auto", "default"), "store": (False,), "suffix": ("",), "guided_json": (),
-    "guided_regex": (), "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "grammar": ("",),
-    "json_schema": (), "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
-    "skip_special_tokens": (True,), "include_stop_str_in_output": (False,), "allowed_token_ids": (),
-    "logits_processors": ([],), "typical_p": (1, 1.0), "mirostat": (0,), "dry_multiplier": (0, 0.0),
-    "xtc_probability": (0, 0.0), "chat_template": (), "add_generation_prompt": (True,),
-    "continue_final_message": (False,), "documents": ([],), "priority": (0,), "echo": (False,), "cache_prompt": (True,),
-    "best_of": (1,), "n_predict": (), "length_penalty": (1, 1.0), "early_stopping": (False,), "lora": ([],),
+    "reasoning_effort": (), "verbosity": (), "service_tier": ("auto", "default"), "store": (False,), "suffix": ("",),
+    "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (), "structured_outputs": (),
+    "grammar": ("",), "json_schema": (), "use_beam_search": (False,), "prompt_logprobs": (),
+    "truncate_prompt_tokens": (), "skip_special_tokens": (True,), "include_stop_str_in_output": (False,),
+    "allowed_token_ids": (), "logits_processors": ([],), "typical_p": (1, 1.0), "mirostat": (0,),
+    "dry_multiplier": (0, 0.0), "xtc_probability": (0, 0.0), "chat_template": (), "add_generation_prompt": (True,),
+    "continue_final_message": (False,), "documents": ([],), "priority": (0,), "echo": (False,),
+    "cache_prompt": (True,), "best_of": (1,), "n_predict": (), "length_penalty": (1, 1.0), "early_stopping": (False,),
+    "lora": ([],),
 }  # fmt: skip
 _IN_MESSAGE: Final = ("name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio")
 

@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 import foredraft
-from foredraft.compose import Machine, load_host
+from foredraft.compose import Machine, load_draft_host, load_host
 from foredraft.errors import StorageError, WeightsError
 from foredraft.measure.peers import find_peers, gguf_of
 from foredraft.measure.roofline import weights_of
@@ -169,3 +169,28 @@ def test_peers_and_the_roofline_know_what_is_run(path: Path, tmp_path: Path) -> 
     assert weights.bytes < weights.products  # less than a byte a weight
     assert weights.floor_bytes is not None
     assert weights.bytes <= weights.floor_bytes
+
+
+def test_a_draft_beside_it_is_coded_in_eight_bits(path: Path, tmp_path: Path) -> None:
+    draft = make_chat_model(tmp_path / "draft")
+    target = load(path, tmp_path)
+    hosts = {
+        name: load_draft_host(str(draft), Machine("cpu", dtype, 1, cache=tmp_path), host)
+        for name, dtype, host in (("auto", "auto", target.host), ("asked", "bf16", target.host))
+    }
+    assert (hosts["auto"].dtype, hosts["asked"].dtype) == ("int8", "bf16")
+    wide = load(path, tmp_path, dtype="bf16")
+    assert load_draft_host(str(draft), Machine("cpu", threads=1, cache=tmp_path), wide.host).dtype == "bf16"
+    torch = Machine("cpu", threads=1, cache=tmp_path, native_tier="off")
+    assert load_draft_host(str(draft), torch, target.host).dtype == "bf16"  # torch knows no such type
+    assert load_draft_host(str(path), Machine("cpu", threads=1, cache=tmp_path), target.host).dtype == "file"
+
+
+def test_the_text_is_the_targets_with_such_a_draft(path: Path, tmp_path: Path) -> None:
+    draft = load(path, tmp_path, dtype="bf16").host.folder  # the same model, rounded another way
+    lm = load(path, tmp_path)
+    for options in ({}, {"seed": 3, "temperature": 1.0}):
+        plain = lm.generate("AB", raw=True, max_tokens=24, **options)
+        drafted = lm.generate("AB", raw=True, max_tokens=24, drafter=f"model:{draft}", draft_tokens=3, **options)
+        assert drafted.token_ids == plain.token_ids
+        assert 0 < drafted.speculative.accepted <= drafted.speculative.drafted

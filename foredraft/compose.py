@@ -106,7 +106,7 @@ class Host:
 def load_draft_host(name: str, machine: Machine, target: Host, progress: Progress | None = None) -> Host:
     """Return a draft model under its target's machine options; its context is its own. Raises as ``load_host`` does.
 
-    Beside a target that runs a file's blocks its weights are coded in 8 bits, where no type was asked for: in 16 bits
+    Beside a target that runs a file's blocks its weights are coded in 5 bits, where no type was asked for: in 16 bits
     it would read several times as much for each of its parameters, and what is rounded is a guess.
     """
     rounded = machine.dtype == "auto" and target.dtype == "file"
@@ -123,7 +123,7 @@ def load_host(
 ) -> Host:
     """Return a model by alias, folder, hub id or GGUF file, or around a transformers model object.
 
-    ``rounded`` codes a folder's weights in 8 bits where the native pass runs them, which only a draft may ask for.
+    ``rounded`` codes a folder's weights in 5 bits where the native pass runs them, which only a draft may ask for.
     Raises ModelError, FetchError or StorageError.
     """
     if not isinstance(model, str | Path):
@@ -134,7 +134,7 @@ def load_host(
     found = find_folder(Wanted(name, machine.dtype, device, tier, cache, machine.offline, progress))
     folder, dtype = found.folder, found.dtype
     if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or not_in_table(found.config)):
-        dtype = "int8"
+        dtype = "rounded"
     identity = folder_identity(folder)
     wish = Wish(dtype, cache, device, machine.threads, tier, progress)
     runner = open_runner(folder, found.config, identity, wish)

@@ -236,7 +236,7 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
     spec, weights, block, tensors = found.spec, found.weights, found.block, found.tensors
     native = isinstance(model, NativeModel)
     if native and not found.wide:
-        beside = NativeModel(block, tensors, "int8" if model.dtype == "file" else model.dtype, beside=model)
+        beside = NativeModel(block, tensors, "rounded" if model.dtype == "file" else model.dtype, beside=model)
         if "enter.embedding" in weights:  # the library's chain reads the target's
             return RecurrentHeads(spec, weights, model, beside)
         from foredraft.models.native_heads import NativeHeads

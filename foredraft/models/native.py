@@ -17,14 +17,14 @@ from foredraft.errors import ModelError, OptionError
 from foredraft.models.gguf_weights import GgufWeights
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.native_blocks import Blocks, blocks_of
-from foredraft.models.native_eight import eight_bits
 from foredraft.models.native_library import NativeRequest, check, choose_tier, cores, library, native_spec
+from foredraft.models.native_rounded import rounded
 from foredraft.models.native_weights import packed_weights
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.store import Progress
 from foredraft.models.weights import Weights, open_weights
 
-DTYPES: Final = ("bf16", "f32", "file", "int8")
+DTYPES: Final = ("bf16", "f32", "file", "rounded")
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
@@ -45,7 +45,7 @@ class NativeModel:
     ``cache/packed`` by ``identity``; without both they are packed into memory. ``tier`` None is the best that runs,
     ``threads`` None as many as there are cores for this process; ``beside`` another model, both are that model's own,
     and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks, where
-    there are kernels for them, and all else is bf16; with "int8" all matrices are coded in 8 bits, for drafters.
+    there are kernels for them, and all else is bf16; with "rounded" all are coded in 5 bits, for drafters.
 
     Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
     spec's, ModelError where the library or memory is missing.
@@ -209,7 +209,7 @@ def _close(lib: Any, model: ctypes.c_void_p, packed: Any) -> None:
 def _blocks(spec: DecoderSpec, weights: Weights, dtype: str) -> Blocks | None:
     """Raises OptionError for weights that come from no GGUF."""
     if dtype != "file":
-        return eight_bits(spec, weights) if dtype == "int8" else None
+        return rounded(spec, weights) if dtype == "rounded" else None
     if not isinstance(weights, GgufWeights):
         raise OptionError(f"dtype file runs the blocks of a GGUF file, and {weights.folder} holds none")
     return blocks_of(spec, weights)

@@ -195,6 +195,11 @@ void check(const fd_heads& heads, const fd_chain& chain) {
 
 void run(fd_heads& heads, fd_chain& chain) {
   check(heads, chain);
+  struct Awake {  // a chain is many short calls
+    std::atomic<bool>& flag;
+    explicit Awake(std::atomic<bool>& of) : flag(of) { flag = true; }
+    ~Awake() { flag = false; }
+  } awake(heads.target.team.awake);
   chain.guesses = chain.broken = 0;
   pass(heads, chain);
   fd_chain step = chain;  // one row, from the state of the row before

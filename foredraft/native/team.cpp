@@ -5,7 +5,8 @@ namespace {
 
 constexpr int kSpins = 4000;  // some tens of microseconds; a thread that the system has taken away takes longer
 
-inline void relax() {
+inline void relax(int spin) {
+  if (spin % 32 == 31) return std::this_thread::yield();  // whoever we wait for may be waiting for this core
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -36,6 +37,7 @@ void Team::end() {
 void Team::live(int number) {
   unsigned seen = 0;
   for (;;) {
+    for (int spin = 0; awake.load() && calls_.load() == seen && spin < kSpins; ++spin) relax(spin);
     {
       std::unique_lock<std::mutex> lock(mutex_);
       called_.wait(lock, [&] { return ending_ || calls_ != seen; });
@@ -81,7 +83,7 @@ void Team::barrier() {
   }
   for (int spin = 0; spin < kSpins; ++spin) {
     if (generation_.load() != generation) return;
-    spin % 32 == 31 ? std::this_thread::yield() : relax();  // whoever we wait for may be waiting for this core
+    relax(spin);
   }
   std::unique_lock<std::mutex> lock(mutex_);
   ++sleepers_;

@@ -21,6 +21,8 @@ class Team {
   std::mutex turn;  // held by whoever calls run: models may share a team
   // Runs work(thread number) on all threads, the caller being number 0; work must not throw.
   void run(const std::function<void(int)>& work);
+  // Whether threads wait awake for the next call, for some tens of microseconds: where one follows at once.
+  std::atomic<bool> awake{false};
   // Within run: waits for all threads; then begins a new count of pieces.
   void barrier();
   // The first piece of a thread's own share of `total`.
@@ -48,7 +50,7 @@ class Team {
   const std::function<void(int)>* work_ = nullptr;
   std::mutex mutex_;
   std::condition_variable called_, passed_;
-  unsigned calls_ = 0;
+  std::atomic<unsigned> calls_{0};
   bool ending_ = false;
   struct alignas(64) Taken {
     std::atomic<size_t> count{0};

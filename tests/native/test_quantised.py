@@ -30,7 +30,7 @@ from .quantised_blocks import (
     take_apart,
     values_of,
 )
-from .test_kernels import LIBRARY, NATIVE, aligned, at, probed
+from .test_kernels import LIBRARY, aligned, at, probed
 
 FUSED = ("amx", "avx512-vnni", "avx-vnni", "avx2")
 TIERS = (*FUSED, "portable")
@@ -88,7 +88,8 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
         if base == "avx512" and found_in("avx512-vnni") is None:
             continue
         target = tmp_path_factory.mktemp("amx") / f"{base}.so"
-        sources = [str(here / "amx_quantised_emulated.cpp"), str(NATIVE / f"quantised_{base}.cpp")]
+        native = here.parent.parent / "foredraft" / "native"  # an installed package holds no sources
+        sources = [str(here / "amx_quantised_emulated.cpp"), str(native / f"quantised_{base}.cpp")]
         subprocess.run([*compiler.split(), *flags, *more, *sources, "-o", str(target)], check=True)
         built[name] = target
     return built

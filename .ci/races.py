@@ -53,7 +53,7 @@ def main() -> None:
         spec = read_spec(json.loads((folder / "config.json").read_text()))
         make_heads(folder, folder / "heads.safetensors")
         for tier in tiers():
-            for dtype in ("bf16", "f32"):
+            for dtype in ("bf16", "f32", "rounded"):  # blocks, and rows that are no whole ones
                 models = [NativeModel(spec, folder, dtype, tier=tier, threads=n) for n in (4, 1)]
                 many, one = (logits(model) for model in models)
                 assert np.array_equal(many, one), f"{tier} {dtype}: four threads give other bits than one"

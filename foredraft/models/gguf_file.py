@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,12 +22,12 @@ import numpy as np
 from foredraft.errors import ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf_config import Config, Family, config_of, family_of, names_of
 from foredraft.models.gguf_header import Header, read_header
-from foredraft.models.gguf_link import file_digest, make_link, read_link, write_link
+from foredraft.models.gguf_link import discard, file_digest, make_link, whole_link, write_link
 from foredraft.models.gguf_rope import add_rope_scaling
 from foredraft.models.gguf_tensors import PLAIN, Bytes, Stored, parts, to_bf16
 from foredraft.models.gguf_tokenizer import stop_ids, tokenizer_of
 from foredraft.models.identity import content_identity
-from foredraft.models.store import Dtype, Progress, building, refused, require_space
+from foredraft.models.store import Dtype, Progress, building, require_space
 
 FORMAT: Final = 1  # of the folders written here; a change makes the old ones unused
 SOURCE_FILE: Final = "foredraft.json"  # says where a folder came from
@@ -72,17 +71,12 @@ def _points(final: Path, path: Path) -> bool:
     is refused, or it points nowhere.
     """
     here = str(path.resolve())
-    try:
-        link = read_link(final)
-    except WeightsError:
-        link = None
-    if link is None or (link.file != here and file_digest(path) != link.digest):
-        try:
-            shutil.rmtree(final)
-        except OSError as fault:
-            raise refused(final.parent, fault) from fault
+    if (link := whole_link(final)) is None:
         return False
     if link.file != here:
+        if file_digest(path) != link.digest:
+            discard(final)
+            return False
         try:
             write_link(final, replace(link, file=here))
         except StorageError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.errors import StorageError, WeightsError
 from foredraft.models.json_text import parse_json, read_regular
-from foredraft.models.store import Progress, write_whole
+from foredraft.models.store import Progress, refused, write_whole
 
 if TYPE_CHECKING:
     from foredraft.models.gguf_tensors import Stored
@@ -71,6 +72,28 @@ def read_link(folder: Path) -> Link | None:
     if not all(isinstance(text, str) and text for text in texts) or any(type(number) is not int for number in numbers):
         raise WeightsError(f"{path} is damaged: {_AGAIN}")
     return link
+
+
+def whole_link(folder: Path) -> Link | None:
+    """Return the link of a folder. One whose link is damaged, or of another version, is removed: None.
+
+    Raises StorageError where the disk refuses.
+    """
+    try:
+        link = read_link(folder)
+    except WeightsError:
+        link = None
+    if link is None:
+        discard(folder)
+    return link
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that can be made anew. Raises StorageError where the disk refuses."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise refused(folder.parent, fault) from fault
 
 
 def linked_file(folder: Path, link: Link) -> Path:

@@ -393,6 +393,17 @@ def test_an_alias_prefers_what_is_here_then_the_hub_then_its_wheel(
     assert resolve("tiny", tmp_path / "cache", offline=False) == from_wheel
 
 
+def test_a_damaged_link_of_an_alias_is_made_anew(
+    package: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, package)
+    folder = resolve("tiny", tmp_path / "cache", offline=False, dtype="file")
+    whole = (folder / "gguf.json").read_bytes()
+    (folder / "gguf.json").write_text('{"format": 1}')
+    assert resolve("tiny", tmp_path / "cache", offline=True, dtype="file") == folder
+    assert (folder / "gguf.json").read_bytes() == whole
+
+
 def test_an_alias_without_a_wheel_needs_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, None)
     with pytest.raises(FetchError, match="check the network"):

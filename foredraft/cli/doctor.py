@@ -15,8 +15,8 @@ from foredraft.cli.console import Console
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.models import entries
 from foredraft.cli.parser import Parser
-from foredraft.cli.progress import size_of
 from foredraft.models.registry import DEFAULT_MODEL
+from foredraft.models.sizes import size_of
 
 _NEEDED: Final = ("numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
 _INSTRUCTIONS: Final = {

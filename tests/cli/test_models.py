@@ -232,6 +232,7 @@ def test_doctor_says_what_is_used(ask: Ask, kept: Path, monkeypatch: pytest.Monk
     assert f"tier native-{tiers[0]}, bf16, on cpu; GGUF files run from their own blocks" in said
     assert f"{', '.join(tiers)} can run" in said
     assert "smollm2-135m is here" in said
+    assert "foredraft.load does not read FOREDRAFT_CACHE, and takes cache=" in said
 
 
 def test_doctor_knows_devices(ask: Ask, refused: Any) -> None:
@@ -266,8 +267,9 @@ def test_doctor_warns(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "tokenizers is not installed",
         "models beyond the decoder table need foredraft[torch]",
         "1.5 of 8 cores: give --threads 1",
-        "cannot be written to",
+        "cannot be written to: set FOREDRAFT_CACHE (in Python, cache= of load) to a folder that can",
         "only 1 kB are free",
+        "set FOREDRAFT_CACHE (in Python, cache= of load) to one on a larger disk",
         "only 1.0 MB of memory",
         "does not answer (no route to host)",
     ):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
+from foredraft.models.gguf_link import whole_link
 from foredraft.models.json_text import parse_json, read_regular
 from foredraft.models.registry import ALIASES, Alias, Wheel
 from foredraft.models.store import Dtype, Progress, building, refused, require_space
@@ -84,7 +85,7 @@ def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, pr
     if alias.wheel is None:
         return _hub(alias.hub, offline, quiet=progress is None)
     final, kept = _made(name, dtype, alias.wheel, cache), _kept_gguf(name, alias.wheel, cache)
-    if final.is_dir() and (dtype != "file" or kept.is_file()):
+    if final.is_dir() and (dtype != "file" or (kept.is_file() and whole_link(final) is not None)):
         return final
     here = _hub_local(alias.hub)
     if here is not None:

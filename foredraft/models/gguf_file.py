@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,12 +22,12 @@ import numpy as np
 from foredraft.errors import ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf_config import Config, Family, config_of, family_of, names_of
 from foredraft.models.gguf_header import Header, read_header
-from foredraft.models.gguf_link import make_link, read_link, write_link
+from foredraft.models.gguf_link import discard, file_digest, make_link, whole_link, write_link
 from foredraft.models.gguf_rope import add_rope_scaling
 from foredraft.models.gguf_tensors import PLAIN, Bytes, Stored, parts, to_bf16
 from foredraft.models.gguf_tokenizer import stop_ids, tokenizer_of
-from foredraft.models.identity import identity_of
-from foredraft.models.store import Dtype, Progress, building, refused, require_space
+from foredraft.models.identity import content_identity
+from foredraft.models.store import Dtype, Progress, building, require_space
 
 FORMAT: Final = 1  # of the folders written here; a change makes the old ones unused
 SOURCE_FILE: Final = "foredraft.json"  # says where a folder came from
@@ -73,20 +72,16 @@ def _source(path: Path) -> dict[str, str]:
 def _points(final: Path, path: Path) -> bool:
     """Say whether the link of a folder is whole; it points to ``path`` then, unless the disk refuses another word.
 
-    A folder whose link is damaged is removed. Raises StorageError where that is refused, or it points nowhere.
+    A folder whose link is damaged, or is of another file that looks alike, is removed. Raises StorageError where that
+    is refused, or it points nowhere.
     """
-    try:
-        link = read_link(final)
-    except WeightsError:
-        link = None
-    if link is None:
-        try:
-            shutil.rmtree(final)
-        except OSError as fault:
-            raise refused(final.parent, fault) from fault
-        return False
     here = str(path.resolve())
+    if (link := whole_link(final)) is None:
+        return False
     if link.file != here:
+        if file_digest(path) != link.digest:
+            discard(final)
+            return False
         try:
             write_link(final, replace(link, file=here))
         except StorageError:
@@ -124,12 +119,13 @@ def write_folder(
     _write_json(folder / "tokenizer_config.json", tokenizer_config)
     _write_json(folder / "generation_config.json", generation)
     _write_json(folder / "config.json", config)
+    digest = file_digest(header.path, progress)
     if dtype == "file":
-        identity = identity_of([folder / "config.json", header.path])
-        write_link(folder, make_link(header.path, file or str(header.path.resolve()), identity, weights))
+        identity = content_identity(folder / "config.json", digest)
+        write_link(folder, make_link(header.path, file or str(header.path.resolve()), digest, identity, weights))
     else:
         _write_weights(header, weights, folder / "model.safetensors", dtype, progress)
-    facts = {"format": FORMAT, "dtype": dtype, "types": _census(header), "source": dict(source)}
+    facts = {"format": FORMAT, "dtype": dtype, "types": _census(header), "digest": digest, "source": dict(source)}
     _write_json(folder / SOURCE_FILE, facts)
 
 

@@ -8,43 +8,47 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from foredraft.errors import WeightsError
+from foredraft.errors import StorageError, WeightsError
 from foredraft.models.json_text import parse_json, read_regular
-from foredraft.models.store import write_whole
+from foredraft.models.store import Progress, refused, write_whole
 
 if TYPE_CHECKING:
     from foredraft.models.gguf_tensors import Stored
 
 LINK: Final = "gguf.json"
-FORMAT: Final = 1
-_SAMPLE: Final = 1 << 20
+FORMAT: Final = 2
+_PIECE: Final = 1 << 24  # bytes that are digested at a time
 _MOST: Final = 64 << 20  # bytes of a link
 _AGAIN: Final = "name the .gguf file itself, or fetch the model again"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a folder says of its GGUF: ``file`` is absolute, or relative to the folder; ``sample`` as ``sample_of``.
+    """What a folder says of its GGUF: ``file`` is absolute, or relative to the folder; ``digest`` as ``file_digest``.
 
-    ``identity`` is that of the folder (``folder_identity``), for whoever asks when the file is gone; ``tensors`` are
-    the fields of each Stored.
+    ``modified`` is when it last changed, in nanoseconds; ``identity`` is that of the folder (``folder_identity``), for
+    whoever asks when the file is gone; ``tensors`` are the fields of each Stored.
     """
 
     file: str
     bytes: int
-    sample: str
+    modified: int
+    digest: str
     identity: str
     tensors: tuple[dict[str, Any], ...]
 
 
-def make_link(path: Path, file: str, identity: str, tensors: Sequence[Stored]) -> Link:
+def make_link(path: Path, file: str, digest: str, identity: str, tensors: Sequence[Stored]) -> Link:
     """Return the link to the GGUF at ``path``, which it will call ``file``."""
-    return Link(file, path.stat().st_size, sample_of(path), identity, tuple(asdict(tensor) for tensor in tensors))
+    stat = path.stat()
+    return Link(file, stat.st_size, stat.st_mtime_ns, digest, identity, tuple(asdict(tensor) for tensor in tensors))
 
 
 def write_link(folder: Path, link: Link) -> None:
@@ -64,21 +68,51 @@ def read_link(folder: Path) -> Link | None:
         link = Link(**{**found, "tensors": tuple(found["tensors"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         raise WeightsError(f"{path} is damaged: {_AGAIN}") from fault
-    texts = (link.file, link.sample, link.identity)
-    if not all(isinstance(text, str) and text for text in texts) or type(link.bytes) is not int:
+    texts, numbers = (link.file, link.digest, link.identity), (link.bytes, link.modified)
+    if not all(isinstance(text, str) and text for text in texts) or any(type(number) is not int for number in numbers):
         raise WeightsError(f"{path} is damaged: {_AGAIN}")
     return link
 
 
+def whole_link(folder: Path) -> Link | None:
+    """Return the link of a folder. One whose link is damaged, or of another version, is removed: None.
+
+    Raises StorageError where the disk refuses.
+    """
+    try:
+        link = read_link(folder)
+    except WeightsError:
+        link = None
+    if link is None:
+        discard(folder)
+    return link
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that can be made anew. Raises StorageError where the disk refuses."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as fault:
+        raise refused(folder.parent, fault) from fault
+
+
 def linked_file(folder: Path, link: Link) -> Path:
-    """Return where the GGUF of a folder lies. Raises WeightsError for one that is gone, shortened or another."""
+    """Return where the GGUF of a folder lies. Raises WeightsError for one that is gone or another.
+
+    One whose time has changed is read whole: no sample would find what was changed in it.
+    """
     path = Path(os.path.normpath(folder / link.file))  # an absolute one stays as it is
     try:
-        size = path.stat().st_size
-        if size < link.bytes:
-            raise WeightsError(f"{path} has {size} bytes where it had {link.bytes}: it is truncated; fetch it again")
-        if size != link.bytes or sample_of(path) != link.sample:
-            raise WeightsError(f"{path} is not the file that {folder} was made for: {_AGAIN}")
+        stat = path.stat()
+        if stat.st_size != link.bytes:
+            raise WeightsError(
+                f"{path} has {stat.st_size} bytes where it had {link.bytes}, so it was cut or replaced: {_AGAIN}"
+            )
+        if stat.st_mtime_ns != link.modified:
+            if file_digest(path) != link.digest:
+                raise WeightsError(f"{path} is not the file that {folder} was made for: {_AGAIN}")
+            with suppress(StorageError):  # it was copied or touched: the next start need not read it
+                write_link(folder, replace(link, modified=stat.st_mtime_ns))
     except FileNotFoundError:
         raise WeightsError(f"{path} is gone, and {folder} has no weights without it: {_AGAIN}") from None
     except OSError as fault:
@@ -86,13 +120,14 @@ def linked_file(folder: Path, link: Link) -> Path:
     return path
 
 
-def sample_of(path: Path) -> str:
-    """Return a digest of a file's first and last mebibyte. Raises OSError."""
-    digest = hashlib.sha256()
+def file_digest(path: Path, progress: Progress | None = None) -> str:
+    """Return the SHA-256 of a whole file; ``progress`` is told of the bytes read. Raises OSError."""
+    digest, size = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
-        digest.update(file.read(_SAMPLE))
-        file.seek(max(0, path.stat().st_size - _SAMPLE))
-        digest.update(file.read(_SAMPLE))
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            if progress is not None:
+                progress(min(file.tell(), size), size, "reading")
     return digest.hexdigest()
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from foredraft.models.gguf_link import linked_file, read_link
+from foredraft.models.gguf_link import LINK, linked_file, read_link
+from foredraft.models.json_text import parse_json, read_regular
 
 if TYPE_CHECKING:
     from foredraft.models.spec import DecoderSpec
@@ -21,13 +22,42 @@ _VALUES: Final = 64  # of each tensor, at most
 def folder_identity(folder: Path) -> str:
     """Return a digest of a folder's configuration and weights.
 
-    The weights are sampled (their headers and 64 places spread over each file), because reading all of a large model
-    would take longer than loading it. Raises WeightsError for a linked GGUF that is gone or another.
+    What came from a GGUF was read whole when it was made, and is known by that. Others' weights are sampled (their
+    headers and 64 places spread over each file), because reading all of a large model would take longer than loading
+    it; ``source_of`` tells more. Raises WeightsError for a linked GGUF that is gone or another.
     """
     config, link = folder / "config.json", read_link(folder)
     if link is not None:
-        return identity_of([config, linked_file(folder, link)])
+        linked_file(folder, link)
+        return link.identity
+    if (digest := _source_digest(folder)) is not None:
+        return content_identity(config, digest)
     return identity_of(sorted([config, *folder.glob("*.safetensors")]))
+
+
+def content_identity(config: Path, digest: str) -> str:
+    """Return the identity of a configuration and weights that are known by the digest of all of them."""
+    return hashlib.sha256(config.read_bytes() + digest.encode()).hexdigest()[:16]
+
+
+def source_of(folder: Path) -> str:
+    """Return what shows that weights may have changed since: their files' sizes and times.
+
+    Empty where the identity is of all their content.
+    """
+    if (folder / LINK).exists() or _source_digest(folder) is not None:
+        return ""
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
+    return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+
+
+def _source_digest(folder: Path) -> str | None:
+    """Return the digest of the GGUF that a folder was converted from, where its record says it."""
+    try:
+        found = parse_json(read_regular(folder / "foredraft.json", 1 << 20))["digest"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def known_identity(folder: Path) -> str:

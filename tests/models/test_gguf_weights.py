@@ -174,6 +174,40 @@ def test_the_identity_covers_the_file(mixed: Path, tmp_path: Path) -> None:
     assert known_identity(folder) == first
 
 
+def test_two_files_that_look_alike_are_two_models(mixed: Path, tmp_path: Path) -> None:
+    """A name, a size and samples say nothing: one byte in the middle is another model, in blocks and widened."""
+    data = bytearray(mixed.read_bytes())
+    data[len(data) // 2] ^= 1
+    paths = [tmp_path / name / "a.gguf" for name in ("one", "two")]
+    for path, content in zip(paths, (mixed.read_bytes(), bytes(data)), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(content)
+        os.utime(path, ns=(10**18, 10**18))
+    for dtype in ("file", "bf16", "f32"):
+        one, two = (folder_identity(convert_gguf(path, tmp_path / path.parent.name / "cache", dtype)) for path in paths)
+        assert one != two
+    cache = tmp_path / "cache"  # the same name, size, time and ends: which of the two is asked for is looked at
+    seen = [folder_identity(convert_gguf(path, cache, "file")) for path in (*paths, *paths)]
+    assert seen[0] != seen[1]
+    assert seen[:2] == seen[2:]
+
+
+def test_a_file_that_was_touched_is_the_same_one(mixed: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(mixed, tmp_path / "a.gguf"))
+    folder = convert_gguf(path, tmp_path / "cache", "file")
+    before = folder_identity(folder)
+    os.utime(path, ns=(10**18, 10**18))
+    assert folder_identity(folder) == before
+    link = read_link(folder)
+    assert link is not None
+    assert link.modified == 10**18  # so that the next start need not read it all
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WeightsError, match=r"is not the file that .* was made for"):
+        folder_identity(folder)
+
+
 # what happens to a file behind a link
 
 
@@ -213,12 +247,12 @@ def test_a_file_that_was_shortened_or_changed_is_a_sentence(mixed: Path, tmp_pat
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000])
     for look in (open_weights, folder_identity):
-        with pytest.raises(WeightsError, match=r"a\.gguf has \d+ bytes where it had \d+: it is truncated"):
+        with pytest.raises(WeightsError, match=r"a\.gguf has \d+ bytes where it had \d+, so it was cut or replaced"):
             look(folder)
     with pytest.raises(WeightsError, match="lie beyond its end"):
         convert_gguf(path, tmp_path / "cache", "file")
     path.write_bytes(whole + b"x")
-    with pytest.raises(WeightsError, match=r"is not the file that .* was made for"):
+    with pytest.raises(WeightsError, match="so it was cut or replaced"):
         open_weights(folder)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(WeightsError, match=r"is not the file that .* was made for"):

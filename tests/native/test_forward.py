@@ -385,6 +385,24 @@ def test_packed_weights_are_kept_and_rebuilt_when_torn(tmp_path: Path) -> None:
     same(model.forward([chain(TEXT, 0, 9)]).logits, want)
 
 
+def test_weights_that_changed_where_nobody_samples_are_packed_anew(tmp_path: Path) -> None:
+    """An identity is of samples: what was packed is also held against the sizes and times of its files."""
+    folder, cache = make_checkpoint("llama", tmp_path / "model"), tmp_path / "cache"
+    first, packed = packs(folder, cache)
+    before = np.array(first.forward([chain(TEXT, 0, 9)]).logits)
+    assert packed
+    (file,) = folder.glob("*.safetensors")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 4096] = bytes(4096)
+    file.write_bytes(data)
+    os.utime(file, ns=(10**18, 10**18))
+    second, packed = packs(folder, cache)
+    assert packed
+    same(second.forward([chain(TEXT, 0, 9)]).logits, open_native(folder, "bf16").forward([chain(TEXT, 0, 9)]).logits)
+    assert not np.array_equal(second.forward([chain(TEXT, 0, 9)]).logits, before)
+    assert not packs(folder, cache)[1]
+
+
 def test_a_digest_tells_changed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = aligned((3 << 20) + 640)
     packed[:] = np.random.default_rng(0).integers(0, 256, len(packed), np.uint8)

@@ -58,11 +58,11 @@ def load(
     ``suffix``, ``model:PATH``, ``layers``, ``heads``, ``package.module:Class``, or some with ``+``) or a ``Drafter``.
     ``device`` is cpu, cuda or mps (default: cuda where torch finds one), ``dtype`` bf16, f32, f64, file (as the file
     has it; a GGUF in its own blocks) or auto (file for a GGUF on the native pass, else bf16), ``context`` a smaller one
-    than the model's own, ``cache`` the folder where models are kept, ``offline`` forbids the network. ``native_tier``
-    forces a tier of the native CPU pass (amx, avx512, avx2, ...) or torch (off). ``watch`` keeps a test of the text's
-    law running over everything that is generated (``LanguageModel.watch``). ``cache_tokens`` bounds the recent text
-    held for requests with a ``cache_scope``, over all scopes; only with ``share_cache`` may one copy from others' text.
-    ``progress`` is told (bytes done, bytes in all, what) while something is fetched or converted.
+    than the model's own, ``cache`` the folder where models are kept (~/.cache/foredraft; only the command line reads
+    FOREDRAFT_CACHE), ``offline`` forbids the network. ``native_tier`` forces a tier of the native CPU pass (amx, avx2,
+    ...) or torch (off). ``watch`` keeps testing the text's law (``LanguageModel.watch``). ``cache_tokens`` bounds the
+    recent text held for requests with a ``cache_scope``, over all scopes; only with ``share_cache`` may one copy from
+    others' text. ``progress`` is told (bytes done, bytes in all, what) of a fetch.
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """

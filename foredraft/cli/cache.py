@@ -13,9 +13,9 @@ from foredraft.cli.columns import columns, fit
 from foredraft.cli.console import Console
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.parser import Once, Parser, nearest, one_of
-from foredraft.cli.progress import size_of
 from foredraft.errors import OptionError, StorageError
 from foredraft.models.registry import DEFAULT_MODEL
+from foredraft.models.sizes import size_of
 
 if TYPE_CHECKING:
     from foredraft.retrieval.folder import Entry

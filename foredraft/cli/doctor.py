@@ -15,8 +15,8 @@ from foredraft.cli.console import Console
 from foredraft.cli.loading import cache_folder
 from foredraft.cli.models import entries
 from foredraft.cli.parser import Parser
-from foredraft.cli.progress import size_of
 from foredraft.models.registry import DEFAULT_MODEL
+from foredraft.models.sizes import size_of
 
 _NEEDED: Final = ("numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub")
 _INSTRUCTIONS: Final = {
@@ -25,6 +25,7 @@ _INSTRUCTIONS: Final = {
 _LITTLE_DISK: Final = 1 << 30
 _LITTLE_MEMORY: Final = 1 << 30
 _PATIENCE_S: Final = 5.0
+_ELSEWHERE: Final = "set FOREDRAFT_CACHE (in Python, cache= of load) to"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -150,10 +151,10 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
         threads = max(1, int(cpu["quota"]))
         warnings.append(f"the container may use {cpu['quota']:.1f} of {cpu['usable']} cores: give --threads {threads}")
     if not cache["writable"]:
-        warnings.append(f"{cache['folder']} cannot be written to: set FOREDRAFT_CACHE to a folder that can")
+        warnings.append(f"{cache['folder']} cannot be written to: {_ELSEWHERE} a folder that can")
     if cache["free"] is not None and cache["free"] < _LITTLE_DISK:
         warnings.append(
-            f"only {size_of(cache['free'])} are free in {cache['folder']}: set FOREDRAFT_CACHE to a larger disk"
+            f"only {size_of(cache['free'])} are free in {cache['folder']}: {_ELSEWHERE} one on a larger disk"
         )
     least = [amount for amount in (memory["available"], memory["limit"]) if amount is not None]
     if least and min(least) < _LITTLE_MEMORY:
@@ -191,6 +192,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("native", _native(facts["native"])),
         ("used", _used(facts)),
         ("cache", f"{_home(cache['folder'])}, {free}, {count} model{'' if count == 1 else 's'}"),
+        ("", "the command line's: foredraft.load does not read FOREDRAFT_CACHE, and takes cache="),
         ("model", _model(facts["default_model"])),
     ]
     if network is not None:

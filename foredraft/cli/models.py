@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from foredraft.cli import arguments
 from foredraft.cli.columns import columns, fit
 from foredraft.cli.console import Console, harmless
+from foredraft.cli.kept import choose, kept, kept_models, remove, size_on_disk
 from foredraft.cli.loading import cache_folder
-from foredraft.cli.parser import Parser, nearest, one_of
-from foredraft.cli.progress import size_of
-from foredraft.errors import ModelNotFound, OptionError, StorageError, WeightsError
-from foredraft.models.identity import known_identity
-from foredraft.models.json_text import parse_json, read_regular
+from foredraft.cli.parser import Parser, one_of
+from foredraft.errors import OptionError
 from foredraft.models.registry import DEFAULT_MODEL
+from foredraft.models.sizes import size_of
 
 _ACTIONS = ("list", "fetch", "remove")
 _EPILOG = """\
@@ -40,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
         "--dtype",
         metavar="T",
         default="auto",
-        type=one_of("auto", "bf16", "f32", "file"),
+        type=_dtype,
         help="for fetch, of a GGUF: file (as it is), bf16 or f32 (widened); auto is what generate takes",
     )
     parser.add_argument("--offline", action="store_true", help="never use the network")
@@ -91,12 +89,13 @@ def _list(args: argparse.Namespace, console: Console) -> int:
 
 def entries(cache: Path) -> list[dict[str, Any]]:
     """Return name, size, folder and source of each model that needs no network."""
-    from foredraft.models.fetch import cached
+    return [model.facts(cache) for model in kept_models(cache)]
 
-    return [
-        {"name": name, "bytes": size, "folder": str(folder), "source": _source(folder)}
-        for name, folder, size in cached(cache)
-    ]
+
+def _dtype(text: str) -> str:
+    if text == "f64":
+        raise argparse.ArgumentTypeError("must be auto, bf16, f32 or file: f64 runs from what f32 fetches")
+    return one_of("auto", "bf16", "f32", "file")(text)
 
 
 def _fetch(args: argparse.Namespace, console: Console) -> int:
@@ -107,57 +106,28 @@ def _fetch(args: argparse.Namespace, console: Console) -> int:
     console.progress.status(f"fetching {args.name} …")
     dtype = "bf16" if args.dtype == "auto" and why_not_blocks(None, None) else args.dtype
     folder = resolve(args.name, cache, offline=args.offline, dtype=dtype, progress=console.progress)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    facts = kept(folder, args.name, size_on_disk(folder)).facts(cache)
     if args.json:
-        console.print(json.dumps({"name": args.name, "bytes": size, "folder": str(folder), "source": _source(folder)}))
-    else:
-        console.print(f"{args.name} is here: {size_of(size)} in {_short(folder)}")
+        console.print(json.dumps(facts))
+        return 0
+    packed = f", and {size_of(facts['packed'])} of packed weights" if facts["packed"] else ""
+    console.print(f"{args.name} is here: {size_of(facts['bytes'] - facts['packed'])} in {_short(folder)}{packed}")
     return 0
 
 
 def _remove(args: argparse.Namespace, console: Console) -> int:
     cache = cache_folder(console.environment)
-    here = entries(cache)
-    chosen = [entry for entry in here if args.name in (entry["name"], entry["folder"], Path(entry["folder"]).name)]
-    if not chosen:
-        raise ModelNotFound(f"no model called {args.name!r} is here{nearest(args.name, [e['name'] for e in here])}")
-    for entry in chosen:
-        folder = Path(entry["folder"])
-        if not folder.is_relative_to(cache):
-            raise OptionError(f"{entry['name']} lies in the hub's own cache, which others use too: use `hf cache rm`")
-        weights = (folder / "config.json").is_file()  # a GGUF that is kept as it came has no packed form
-        identity = _identity(folder) if weights else None
-        packed = list((cache / "packed").glob(f"{identity}-*")) if identity else []
-        found = list((cache / "layers").glob(f"{identity}.*")) if identity else []
-        try:
-            for part in (folder, *packed):
-                shutil.rmtree(part)
-            for file in found:
-                file.unlink()
-        except OSError as fault:
-            raise StorageError(f"{folder} cannot be removed: {fault.strerror}") from fault
-    freed = sum(entry["bytes"] for entry in chosen)
+    here = kept_models(cache)
+    chosen = choose(args.name, here)
+    for model in chosen:
+        if not model.folder.is_relative_to(cache):
+            raise OptionError(f"{model.name} lies in the hub's own cache, which others use too: use `hf cache rm`")
+    freed = remove(chosen, here, cache)
     if args.json:
-        console.print(json.dumps({"removed": [entry["folder"] for entry in chosen], "bytes": freed}))
+        console.print(json.dumps({"removed": [str(model.folder) for model in chosen], "bytes": freed}))
     else:
         console.print(f"{args.name} is removed: {size_of(freed)} freed")
     return 0
-
-
-def _identity(folder: Path) -> str | None:
-    """Return what the packed form of a model is called by; None where nobody can tell any more."""
-    try:
-        return known_identity(folder)
-    except WeightsError:
-        return None
-
-
-def _source(folder: Path) -> Any:
-    """Return the record of where a model came from: ours has one, the hub's cache says it by its name."""
-    try:
-        return parse_json(read_regular(folder / "foredraft.json"))["source"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"kind": "hub"}
 
 
 def _short(path: Path) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Final, TextIO
 
+from foredraft.models.sizes import size_of
+
 _MOMENT: Final = 1.0  # seconds
 _ERASE: Final = "\r\x1b[K"
 _DIM: Final = "\x1b[2m"
@@ -94,12 +96,3 @@ class Progress:
             self._stream.flush()
             self._status = False
         self._label = None
-
-
-def size_of(count: float) -> str:
-    """Return a number of bytes in words."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit in ("B", "kB") or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

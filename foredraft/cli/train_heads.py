@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from foredraft.cli.console import Console, harmless
 from foredraft.cli.loading import load_bare
-from foredraft.cli.progress import size_of
 from foredraft.cli.prompts import Line, read_lines
 from foredraft.errors import OptionError, PromptError, PromptTooLong
+from foredraft.models.sizes import size_of
 
 if TYPE_CHECKING:
     from foredraft.compose import Host

@@ -244,7 +244,7 @@ def _silent_bar() -> Any:
 def _called(record: Path) -> str:
     try:
         source = parse_json(read_regular(record))["source"]
-        return str(source.get("name") or Path(source["file"]).name)
+        return str(source.get("name") or Path(source.get("named") or source["file"]).name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return record.parent.name
 

@@ -250,6 +250,31 @@ def names_of(header: Header, config: Config) -> dict[str, str]:
     for name in wanted:
         if name not in names:
             raise WeightsError(f"{header.path} lacks the tensor {name!r}")
+    for gguf_name, name in names.items():
+        _require_shape(header, config, gguf_name, name)
     if not (family.qkv_bias or config["attention_bias"]) and "blk.0.attn_q.bias" in names:
         raise UnsupportedModel(f"{header.path} has biases on q, k and v and none on the output, which no llama has")
     return names
+
+
+def _require_shape(header: Header, config: Config, gguf_name: str, name: str) -> None:
+    """Raise WeightsError for a tensor whose shape is not what the file's own metadata imply."""
+    hidden, mlp, width = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    q, kv = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    whole = header.architecture == "olmo2"  # its norms of q and k are over all heads
+    vocabulary = config["vocab_size"]
+    shapes = {
+        "embed_tokens": (vocabulary, hidden), "lm_head": (vocabulary, hidden),
+        "q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q),
+        "qkv_proj": (q + 2 * kv, hidden), "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden),
+        "gate_up_proj": (2 * mlp, hidden), "down_proj": (hidden, mlp),
+        "q_norm": (q if whole else width,), "k_norm": (kv if whole else width,),
+    }  # fmt: skip
+    stem, _, suffix = name.rpartition(".")
+    wanted = shapes.get(stem.rpartition(".")[2], (hidden,))  # the rest are norms
+    wanted = wanted[:1] if suffix == "bias" else wanted
+    if (found := header.tensors[gguf_name].shape) != wanted:
+        raise WeightsError(
+            f"{header.path}: {gguf_name} has the shape {list(found)} where the file's metadata imply {list(wanted)}: "
+            "fetch or make the file again"
+        )

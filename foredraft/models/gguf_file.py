@@ -60,8 +60,13 @@ def convert_gguf(
         return final
     header = read_header(path)
     with building(final) as folder:
-        write_folder(header, folder, dtype, progress, source or {"kind": "gguf", "file": str(path.resolve())})
+        write_folder(header, folder, dtype, progress, source or _source(path))
     return final
+
+
+def _source(path: Path) -> dict[str, str]:
+    """Return the record of a GGUF: the file that it is, and what it was called."""
+    return {"kind": "gguf", "file": str(path.resolve()), "named": str(path.absolute())}
 
 
 def _points(final: Path, path: Path) -> bool:
@@ -137,7 +142,7 @@ def _plan(header: Header, config: Config) -> list[Stored]:
                 f"{header.path} stores the bias {gguf_name!r} as {entry.kind.name}, which is not read"
             )
         offset = 1.0 if family.offset and name.endswith("norm.weight") else 0.0
-        weights.append(Stored(name, entry.kind.name, entry.shape, entry.start, entry.size, heads, offset))
+        weights.append(Stored(name, entry.kind.name, entry.shape, entry.start, entry.size, heads, offset, gguf_name))
     return weights
 
 

@@ -63,11 +63,13 @@ def read_header(path: Path) -> Header:
     and UnsupportedModel for a way of storing tensors that cannot be read.
     """
     try:
+        if not path.stat().st_size:
+            raise WeightsError(f"{path} is empty: fetch or make the file again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
     except FileNotFoundError:
         raise ModelNotFound(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+    except (OSError, ValueError) as error:
         raise WeightsError(f"{path} cannot be read: {error}") from error
 
 
@@ -134,6 +136,8 @@ class _Reader:
             block, width = GGML_QUANT_SIZES[kind]
             if shape[-1] % block:
                 raise self._broken(f"rows of {shape[-1]} values in {name!r} are no whole blocks of {kind.name}")
+            if offset % alignment:
+                raise self._broken(f"the data of {name!r} begin at {offset}, which is no multiple of {alignment}")
             size = prod(shape) // block * width
             if begin + offset + size > self._size:
                 raise self._broken(f"the data of {name!r} lie beyond its end, so it is truncated or lies")

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.errors import WeightsError
+from foredraft.models.weights import not_finite
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.float32]
@@ -28,7 +28,8 @@ class Stored:
     """One weight: its name and shape in Hugging Face's layout, and how and where the file stores it.
 
     ``kind`` is GGML's name of the type; ``start`` and ``size`` are bytes of the file; ``heads`` are those whose rows
-    llama.cpp's converter put in another order (0: none), ``offset`` what it added to every value.
+    llama.cpp's converter put in another order (0: none), ``offset`` what it added to every value; ``called`` is the
+    file's own name for it, which messages give.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stored:
     size: int
     heads: int = 0
     offset: float = 0.0
+    called: str = ""
 
     @property
     def matrix(self) -> bool:
@@ -93,7 +95,7 @@ def parts(stored: Stored, read: Callable[[int, int], Bytes], where: str) -> Iter
 def values_of(raw: Bytes, stored: Stored, where: str) -> Numbers:
     """Return the values [..., n] of bytes [..., b], whole blocks of a weight, less what was added to them.
 
-    Raises WeightsError naming the weight and the file ``where`` for a block whose scale is no finite number.
+    Raises WeightsError as ``not_finite`` for a block whose scale is no finite number, and a value of a vector.
     """
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
@@ -102,8 +104,8 @@ def values_of(raw: Bytes, stored: Stored, where: str) -> Numbers:
     with np.errstate(all="ignore"):
         found = dequantize(raw if stored_as is None else raw.view(stored_as), GGMLQuantizationType[stored.kind])
     values: Numbers = np.asarray(found, dtype=np.float32)
-    if stored.kind not in PLAIN and not np.isfinite(values).all():
-        raise WeightsError(f"{where}: {stored.name} has a block whose scale is not finite: the file is damaged")
+    if (stored.kind not in PLAIN or not stored.matrix) and not np.isfinite(values).all():
+        raise not_finite(where, stored.called or stored.name, blocks=stored.kind not in PLAIN)
     return values - np.float32(stored.offset) if stored.offset else values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights import Weights, decoder_prefix
 
 TILE: Final = 16  # outputs that the packed form holds together, all of one type
+ROUNDED: Final = ("F16", "F32")  # what bf16 holds in part
 _WIDE: Final = "BF16"
 _LAYER: Final = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -29,7 +30,7 @@ class Blocks:
     """What is run how: ``kinds`` as ``native_spec`` takes them, and by name the type of each matrix kept in blocks.
 
     ``path`` is the file, ``raw`` gives a matrix's blocks [rows, bytes of a row], ``read_bytes`` are those of all that a
-    pass reads whole. ``said`` is what is widened and what that takes; None where nothing is.
+    pass reads whole. ``said`` is what is widened and what that takes, and what is rounded; None where nothing is.
     """
 
     path: Path
@@ -86,19 +87,29 @@ def _bytes(weights: GgufWeights, name: str, kind: str) -> int:
 
 
 def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> str | None:
-    """Return which matrices take more memory than in the file; one that was stored as bf16 or wider does not."""
+    """Return which matrices take more memory than in the file, and which wider floats are rounded to bf16."""
     grown = [n for n, kind in chosen.items() if kind == _WIDE and weights.stored_bytes(n) < _bytes(weights, n, kind)]
+    plain = [n for n, kind in chosen.items() if kind == _WIDE and weights.kind(n) in ROUNDED]
+    said = [_rounded(weights, plain, len(chosen))] if plain else []
     if not grown:
-        return None
+        return said[0] if said else None
     types = ", ".join(sorted({weights.kind(name) for name in grown}))
     wide = sum(_bytes(weights, name, _WIDE) for name in grown)
     small = sum(weights.stored_bytes(name) for name in grown)
     verb = "is" if len(grown) == 1 else "are"
     split = ": q, k and v differ, and are not multiples of 16 wide" if parted.intersection(grown) else ""
-    return (
+    widened = (
         f"{len(grown)} of {len(chosen)} matrices ({types}{split}) {verb} widened to bf16: "
         f"{_size(wide)} instead of {_size(small)}"
     )
+    return "; ".join([widened, *said])
+
+
+def _rounded(weights: GgufWeights, names: Sequence[str], count: int) -> str:
+    """Return what bf16 costs matrices that were stored as wider floats."""
+    types = ", ".join(sorted({weights.kind(name) for name in names}))
+    verb = "is" if len(names) == 1 else "are"
+    return f"{len(names)} of {count} matrices ({types}) {verb} rounded to bf16: --dtype f32 keeps them whole"
 
 
 def _size(count: int) -> str:

@@ -44,6 +44,8 @@ class Damaged(Exception):  # noqa: N818 - not one that a user meets: whoever ope
 def opened(path: Path, file: int, again: str) -> tuple[NDArray[np.uint8], list[tuple[str, Tensor]]]:
     """Map a file and return its tensors, checked. Raises WeightsError."""
     try:
+        if not path.stat().st_size:
+            raise Damaged(f"{path} is truncated: it is empty")
         if path.stat().st_size < 8:
             raise Damaged(f"{path} is truncated: it is too short for a header")
         mapped = np.memmap(path, np.uint8, mode="c")  # "c": writable views that reach no file, as torch wants them

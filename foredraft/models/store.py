@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final, Literal, Protocol, TypeAlias
 
 from foredraft.errors import StorageError
+from foredraft.models.sizes import apart
 
 try:
     import fcntl
@@ -50,8 +51,10 @@ def require_space(folder: Path, needed: int, kind: str = CACHE) -> None:
     """
     free = shutil.disk_usage(folder).free
     if free < needed + _MARGIN:
+        wanted, there = apart(needed + _MARGIN, free)
+        place = folder.parent if folder.name.startswith(_PARTIAL) else folder
         raise StorageError(
-            f"this needs {(needed + _MARGIN) / 1e9:.1f} GB under {folder} and {free / 1e9:.1f} GB are free; "
+            f"this needs {wanted} under {place}, {_MARGIN / 1e6:.0f} MB of which stay free, and {there} are free; "
             f"free some space or choose another {kind}"
         )
 

@@ -23,6 +23,7 @@ from foredraft.models.spec import DecoderSpec
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 PICKLED: Final = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+_FLOATS: Final = ("BF16", "F16", "F32", "F64")
 DRAFTED: Final = "draft_vocabulary.json"  # lies in the folder of a draft model, which was trained and not fetched
 
 
@@ -57,9 +58,18 @@ class Weights:
         return self._find(name).dtype
 
     def raw(self, name: str) -> NDArray[Any]:
-        """Return a tensor without copying it: [shape], bfloat16 as uint16. Raises WeightsError as above."""
+        """Return a tensor without copying it: [shape], bfloat16 as uint16.
+
+        Raises WeightsError as above, and for a vector of floats that holds what is no number: one spoils every answer.
+        """
         tensor = self._find(name)
-        return np.ndarray(tensor.shape, TYPES[tensor.dtype], self._files[tensor.file].data, tensor.offset)
+        file = self._files[tensor.file]
+        values: NDArray[Any] = np.ndarray(tensor.shape, TYPES[tensor.dtype], file.data, tensor.offset)
+        if len(tensor.shape) == 1 and tensor.dtype in _FLOATS:
+            with np.errstate(all="ignore"):
+                if not np.isfinite(widened(values, tensor.dtype) if tensor.dtype == "BF16" else values).all():
+                    raise not_finite(getattr(file, "filename", None) or self.folder, name)
+        return values
 
     def sample(self, name: str, most: int) -> NDArray[Any]:
         """Return up to ``most`` values [n] of a tensor, a fixed step apart, as ``raw`` gives them."""
@@ -189,6 +199,12 @@ def narrowed(raw: NDArray[Any], dtype: str, where: str) -> NDArray[np.uint16]:
         raise WeightsError(f"{where} is {dtype}, and only 16, 32 and 64 bit floats are read")
     wide = widened(raw, dtype).view(np.uint32)
     return ((wide + np.uint32(0x7FFF) + (wide >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
+
+
+def not_finite(where: str | Path, name: str, *, blocks: bool = False) -> WeightsError:
+    """Return what is to be said of a tensor ``name`` of the file ``where`` that holds what is no number."""
+    what = "has a block whose scale is not finite" if blocks else "holds NaN or infinite numbers"
+    return WeightsError(f"{where}: {name} {what}, so the file is damaged: fetch or make it again")
 
 
 def _refuse_pickled(folder: Path) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from foredraft.cli import machine
+from foredraft.cli.kept import Kept, size_on_disk
 from foredraft.cli.loading import cache_folder
 from foredraft.models import runner
 from foredraft.models.gguf_link import LINK
 from foredraft.models.registry import ALIASES, PAIRS
+from foredraft.models.sizes import size_of
 from tests.cli.conftest import Ask
 from tests.models.quantised_files import quantised_file
 
@@ -115,6 +119,76 @@ def test_a_gguf_is_fetched_as_it_is_listed_and_removed(
     assert not any(place.exists() for place in (folder, wide, *packed))
 
 
+def test_sizes_count_packed_weights_and_what_two_share_goes_with_the_last(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "gpu_possible", lambda: False)
+    cache = tmp_path / "cache"
+    path = quantised_file(tmp_path / "own.gguf", vocabulary=260)
+    (tmp_path / "other").mkdir()
+    twin = Path(shutil.copy(path, tmp_path / "other" / "own.gguf"))
+    os.utime(twin, (1, 1))
+    folders = [Path(ask("models", "fetch", each, "--json").document["folder"]) for each in (path, twin)]
+    small = size_on_disk(folders[0])
+    assert ask("models", "fetch", path).out.startswith(f"{path} is here: {size_of(small)} in ")
+    words = ("generate", "AB", "--raw", "--max-tokens", 1, "--drafter", "none", "--threads", 1, "--model")
+    assert ask(*words, path).status == 0
+    packed = size_on_disk(cache / "packed")
+    assert packed > 10 * small
+    assert ask("models", "fetch", path).out.endswith(f", and {size_of(packed)} of packed weights\n")
+    assert ask("models", "fetch", path, "--json").document["bytes"] == small + packed
+    for entry in ask("models", "--json").document["here"]:
+        assert entry["bytes"] - entry["packed"] == size_on_disk(Path(entry["folder"]))
+        assert entry["packed"] == packed  # both run from the same one
+    assert ask("models").out.count(size_of(small + packed)) == 2
+    layers = cache / "layers" / f"{next((cache / 'packed').iterdir()).name.partition('-')[0]}.json"
+    layers.parent.mkdir(exist_ok=True)
+    layers.write_bytes(bytes(1000))
+    assert ask("models", "remove", twin, "--json").document["bytes"] == pytest.approx(small, abs=200)
+    assert (folders[0].exists(), folders[1].exists(), size_on_disk(cache / "packed")) == (True, False, packed)
+    before = size_on_disk(cache)
+    assert ask("models", "remove", path, "--json").document["bytes"] == before == small + packed + 1000
+    assert size_on_disk(cache) == 0
+
+
+def test_packed_weights_belong_to_the_folder_that_runs_from_them(tmp_path: Path) -> None:
+    for name in ("x-file-5", "x-bf16-5", "x-rounded-5", "xy-bf16-5"):
+        (tmp_path / "packed" / name).mkdir(parents=True)
+    wide = Kept("a", tmp_path / "a", 0, {}, None, "x", linked=False)
+    assert [path.name for path in wide.beside(tmp_path)] == ["x-bf16-5", "x-rounded-5"]
+    assert [path.name for path in replace(wide, linked=True).beside(tmp_path)] == ["x-file-5"]
+    assert replace(wide, identity=None).beside(tmp_path) == []
+
+
+def test_a_gguf_is_removed_by_its_path_and_by_a_name_that_is_its_own(ask: Ask, refused: Any, tmp_path: Path) -> None:
+    folders, paths = [], []
+    for number in (1, 2):
+        (tmp_path / f"rep{number}").mkdir()
+        paths.append(quantised_file(tmp_path / f"rep{number}" / "m.gguf", vocabulary=259 + number % 2))
+        fetched = ask("models", "fetch", paths[-1], "--dtype", "file", "--json")
+        folders.append(Path(fetched.document["folder"]))
+    said = refused("models", "remove", "m.gguf")
+    assert said == f"'m.gguf' fits the models of {paths[0]}, {paths[1]}: give the path of one"
+    assert all(folder.exists() for folder in folders)
+    assert "no model called 'rep3/m.gguf' is here" in refused("models", "remove", "rep3/m.gguf")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "rep2")
+    assert ask("models", "remove", "elsewhere/m.gguf").status == 0  # relative, and through a link
+    assert [folder.exists() for folder in folders] == [True, False]
+    assert ask("models", "remove", "m.gguf").status == 0
+    assert not folders[0].exists()
+
+
+@pytest.mark.parametrize("name", ["link.gguf", "target.gguf", "./link.gguf", "sub/target.gguf"])
+def test_a_symlink_is_listed_as_it_was_named_and_answers_to_both_names(ask: Ask, tmp_path: Path, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    target = quantised_file(tmp_path / "sub" / "target.gguf", vocabulary=260)
+    (tmp_path / "link.gguf").symlink_to(target)
+    folder = Path(ask("models", "fetch", "link.gguf", "--dtype", "file", "--json").document["folder"])
+    assert [entry["name"] for entry in ask("models", "--json").document["here"]] == ["link.gguf"]
+    assert ask("models", "remove", name).status == 0
+    assert not folder.exists()
+
+
 def test_a_damaged_link_can_be_removed(ask: Ask, tmp_path: Path) -> None:
     path = quantised_file(tmp_path / "own.gguf", vocabulary=260)
     folder = Path(ask("models", "fetch", path, "--dtype", "file", "--json").document["folder"])
@@ -132,6 +206,8 @@ def test_a_damaged_link_can_be_removed(ask: Ask, tmp_path: Path) -> None:
         ("fetch", "fetch which model?"),
         ("fetch no-such-model", "no-such-model"),
         ("fetch a/b --offline", "--offline"),
+        ("fetch a/b --dtype f64", "f64 runs from what f32 fetches"),
+        ("fetch a/b --dtype f16", "must be auto or bf16 or f32 or file"),
         ("list x", "list takes no name"),
         ("fetch a b", "unexpected word 'b'"),
     ],
@@ -156,6 +232,7 @@ def test_doctor_says_what_is_used(ask: Ask, kept: Path, monkeypatch: pytest.Monk
     assert f"tier native-{tiers[0]}, bf16, on cpu; GGUF files run from their own blocks" in said
     assert f"{', '.join(tiers)} can run" in said
     assert "smollm2-135m is here" in said
+    assert "foredraft.load does not read FOREDRAFT_CACHE, and takes cache=" in said
 
 
 def test_doctor_knows_devices(ask: Ask, refused: Any) -> None:
@@ -190,8 +267,9 @@ def test_doctor_warns(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "tokenizers is not installed",
         "models beyond the decoder table need foredraft[torch]",
         "1.5 of 8 cores: give --threads 1",
-        "cannot be written to",
+        "cannot be written to: set FOREDRAFT_CACHE (in Python, cache= of load) to a folder that can",
         "only 1 kB are free",
+        "set FOREDRAFT_CACHE (in Python, cache= of load) to one on a larger disk",
         "only 1.0 MB of memory",
         "does not answer (no route to host)",
     ):

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -343,8 +344,10 @@ def test_a_full_disk_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: py
                 convert_gguf(small, tmp_path / "cache")
         assert list((tmp_path / "cache").iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
-        with pytest.raises(StorageError, match="GB are free"):
+        patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 67_108_000))
+        cache = re.escape(str(tmp_path / "cache"))
+        words = rf"this needs 68 MB under {cache}, 67 MB of which stay free, and 67 MB are free; free some space"
+        with pytest.raises(StorageError, match=words):
             convert_gguf(small, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -400,7 +403,10 @@ def test_the_faster_of_two_processes_wins(small: Path, tmp_path: Path) -> None:
 def test_no_file_an_empty_file_and_other_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound):
         convert_gguf(tmp_path / "none.gguf", tmp_path)
-    for content in (b"", b"GG", b"GGUF", b"PK\x03\x04" * 10, b"GGUF" + struct.pack("<IQQ", 1, 0, 0)):
+    (tmp_path / "bad.gguf").write_bytes(b"")
+    with pytest.raises(WeightsError, match=r"bad\.gguf is empty: fetch or make the file again"):
+        convert_gguf(tmp_path / "bad.gguf", tmp_path)
+    for content in (b"GG", b"GGUF", b"PK\x03\x04" * 10, b"GGUF" + struct.pack("<IQQ", 1, 0, 0)):
         (tmp_path / "bad.gguf").write_bytes(content)
         with pytest.raises(WeightsError):
             convert_gguf(tmp_path / "bad.gguf", tmp_path)
@@ -449,6 +455,9 @@ def test_dimensions_offsets_and_doubles(tmp_path: Path) -> None:
         return struct.pack("<Q", len(name)) + name + shape + struct.pack("<IQ", kind, offset)
 
     assert read_header(file(tensor(b"a", [8, 4]))).tensors["a"].shape == (4, 8)
+    for offset in (4, 16, 33):
+        with pytest.raises(WeightsError, match=f"the data of 'a' begin at {offset}, which is no multiple of 32"):
+            read_header(file(tensor(b"a", [8, 4], offset=offset)))
     for tensors in (
         [tensor(b"a", [1 << 40, 1 << 40])],
         [tensor(b"a", [0, 4])],

@@ -21,6 +21,7 @@ from foredraft.models.gguf_tensors import to_bf16
 from foredraft.models.gguf_weights import GgufWeights, open_gguf
 from foredraft.models.heads import head_rows
 from foredraft.models.identity import folder_identity, known_identity, weights_digest
+from foredraft.models.native import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.weights import held_weights, open_weights
 from tests.models.gguf_files import model_file
@@ -325,8 +326,45 @@ def test_a_scale_that_is_no_number_is_named(name: str, bits: int, tmp_path: Path
         lambda: weights.raw("model.layers.1.mlp.down_proj.weight"),
         lambda: convert_gguf(path, tmp_path / "cache", "bf16"),
     ):
-        with pytest.raises(WeightsError, match=r"a\.gguf: model\.layers\.1\.mlp\.down_proj\.weight has a block whose"):
+        with pytest.raises(WeightsError, match=r"a\.gguf: blk\.1\.ffn_down\.weight has a block whose") as caught:
             read()
+        assert str(caught.value).endswith("so the file is damaged: fetch or make it again")
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_holds_no_number_is_named(name: str, value: float, tmp_path: Path) -> None:
+    vector = np.ones(256, np.float32)
+    vector[200] = value
+    path = quantised_file(tmp_path / "a.gguf", replaced={name: (vector, Kind.F32)})
+    weights = opened(path, tmp_path / "cache")
+    spec = spec_of(weights.folder)
+    for read in (
+        lambda: NativeModel(spec, weights, "file", threads=1),
+        lambda: NativeModel(spec, weights, "bf16", threads=1),
+        lambda: convert_gguf(path, tmp_path / "cache", "f32"),
+    ):
+        with pytest.raises(WeightsError, match=rf"a\.gguf: {name} holds NaN or infinite numbers, so the file is"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "shape"),
+    [
+        ("blk.1.attn_q.weight", 192, [256, 256]),
+        ("blk.0.ffn_down.weight", 128, [256, 512]),
+        ("blk.0.ffn_norm.weight", 128, [256]),
+    ],
+)
+def test_a_shape_that_contradicts_the_metadata_is_named(name: str, kept: int, shape: list[int], tmp_path: Path) -> None:
+    found = [kept, *shape[1:]]
+    data = np.ones(found, np.float32)
+    path = quantised_file(tmp_path / "a.gguf", replaced={name: (data, Kind.F32)})
+    with pytest.raises(WeightsError) as caught:
+        convert_gguf(path, tmp_path / "cache", "file")
+    assert str(caught.value) == (
+        f"{path}: {name} has the shape {found} where the file's metadata imply {shape}: fetch or make the file again"
+    )
 
 
 def test_a_split_file_says_how_to_join_it(tmp_path: Path) -> None:

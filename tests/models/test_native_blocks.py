@@ -81,17 +81,21 @@ def test_what_has_no_kernels_is_widened_and_said(tmp_path: Path) -> None:
     stored = 2 * (256 * 512 * 18 // 32 + 256 * 110)  # rows of 256 values are a block of Q3_K
     wide = 2 * 2 * (256 * 512 + 256 * 256)
     assert blocks.said == (
-        f"4 of 15 matrices (IQ4_NL, Q3_K) are widened to bf16: {wide / 1e6:.2f} MB instead of {stored / 1e6:.2f} MB"
+        f"4 of 15 matrices (IQ4_NL, Q3_K) are widened to bf16: {wide / 1e6:.2f} MB instead of {stored / 1e6:.2f} MB; "
+        "2 of 15 matrices (F16) are rounded to bf16: --dtype f32 keeps them whole"
     )
     one = chosen(quantised_file(tmp_path / "b.gguf", Kind.Q4_0, {"blk.1.attn_q.weight": Kind.Q2_K}), tmp_path)
     assert one.said is not None
     assert one.said.startswith("1 of 15 matrices (Q2_K) is widened")
 
 
-def test_floats_are_as_large_as_they_were_and_nothing_is_said(tmp_path: Path) -> None:
+def test_wider_floats_are_rounded_and_said_and_bf16_is_as_it_was(tmp_path: Path) -> None:
     blocks = chosen(quantised_file(tmp_path / "a.gguf", Kind.F16, {"ffn_up": Kind.F32, "attn_k": Kind.BF16}), tmp_path)
-    assert set(blocks.kinds) == {"BF16"}
-    assert (blocks.said, dict(blocks.stored)) == (None, {})
+    assert (set(blocks.kinds), dict(blocks.stored)) == ({"BF16"}, {})
+    assert blocks.said == "13 of 15 matrices (F16, F32) are rounded to bf16: --dtype f32 keeps them whole"
+    one = chosen(quantised_file(tmp_path / "b.gguf", Kind.BF16, {"blk.1.attn_q.weight": Kind.F32}), tmp_path)
+    assert one.said == "1 of 15 matrices (F32) is rounded to bf16: --dtype f32 keeps them whole"
+    assert chosen(quantised_file(tmp_path / "c.gguf", Kind.BF16), tmp_path).said is None
 
 
 def test_q_k_and_v_that_differ_and_would_share_a_tile_are_widened_and_said(tmp_path: Path) -> None:

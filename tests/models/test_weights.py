@@ -47,6 +47,28 @@ def test_tensors_come_back_as_saved_and_uncopied(tmp_path: Path) -> None:
         weights.raw("missing")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_vector_that_holds_no_number_is_named(dtype: torch.dtype, value: float, tmp_path: Path) -> None:
+    bad, good = torch.ones(9, dtype=dtype), torch.ones(9, dtype=dtype)
+    bad[5] = value
+    save_file({"x.norm.weight": bad, "y": good}, tmp_path / SINGLE)
+    weights = open_weights(tmp_path)
+    assert weights.raw("y").shape == (9,)
+    with pytest.raises(WeightsError) as caught:
+        weights.raw("x.norm.weight")
+    assert str(caught.value) == (
+        f"{tmp_path / SINGLE}: x.norm.weight holds NaN or infinite numbers, "
+        "so the file is damaged: fetch or make it again"
+    )
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / SINGLE).write_bytes(b"")
+    with pytest.raises(WeightsError, match="safetensors is truncated: it is empty, fetch the model again"):
+        open_weights(tmp_path)
+
+
 def test_writing_to_a_view_leaves_the_file_alone(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     before = (tmp_path / SINGLE).read_bytes()

@@ -101,6 +101,7 @@ class Host:
     sampler: Sampler
     identity: str = ""  # of its weights
     cache: Path = Path()  # where models are kept, and what was found out about them
+    news: str | None = None  # what loading it has left in the cache, which is no slower path
 
 
 def load_draft_host(name: str, machine: Machine, target: Host, progress: Progress | None = None) -> Host:
@@ -138,11 +139,12 @@ def load_host(
     identity = folder_identity(folder)
     wish = Wish(dtype, cache, device, machine.threads, tier, progress)
     runner = open_runner(folder, found.config, identity, wish)
+    news = getattr(runner.model, "news", None)
     runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
     if (ids := narrow_vocabulary(folder, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))
     words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
-    return _host(name, runner, words, machine, dtype, identity, folder)
+    return replace(_host(name, runner, words, machine, dtype, identity, folder), news=news)
 
 
 def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:

@@ -53,7 +53,7 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
         progress=console.progress,
     )
     console.progress.close()
-    for said in model.slower_paths:
+    for said in [*model.slower_paths, *([] if model.host.news is None else [model.host.news])]:
         console.say(f"note: {said}")
     return model
 
@@ -79,8 +79,9 @@ def load_bare(args: argparse.Namespace, console: Console) -> Host:
 
     console.progress.status(f"loading {args.model} …")
     host = load_host(args.model, machine_of(args, console), progress=console.progress)
-    if host.notice is not None:
-        console.say(f"note: {host.notice}")
+    for said in (host.notice, host.news):
+        if said is not None:
+            console.say(f"note: {said}")
     return host
 
 

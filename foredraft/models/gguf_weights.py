@@ -72,6 +72,11 @@ class GgufWeights(Weights):
         self._find(name)
         return self._stored[name].kind
 
+    def called(self, name: str) -> str:
+        """Return the file's own name of a tensor. Raises WeightsError as ``raw``."""
+        self._find(name)
+        return self._stored[name].called or name
+
     def stored_bytes(self, name: str) -> int:
         """Return what a tensor takes in the file. Raises WeightsError as ``raw``."""
         self._find(name)

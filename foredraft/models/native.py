@@ -47,6 +47,7 @@ class NativeModel:
     and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks, where
     there are kernels for them, and all else is bf16; with "rounded" all are coded in 5 bits, for drafters.
 
+    ``notice`` is what is slower than it could be; ``news`` what newly packed weights take in the cache.
     Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
     spec's, ModelError where the library or memory is missing.
     """
@@ -84,7 +85,8 @@ class NativeModel:
         self._read_bytes = None if blocks is None else blocks.read_bytes
         kinds = None if blocks is None else blocks.kinds
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
-        self._packed, unkept = packed_weights(spec, weights, native, dtype, cache, identity, progress, blocks)
+        made = packed_weights(spec, weights, native, dtype, cache, identity, progress, blocks)
+        self._packed, unkept, self.news = made
         wide = None if blocks is None else blocks.said
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
         self.notice = "; ".join(part for part in (refused, wide, unkept, many) if part) or None

@@ -29,9 +29,10 @@ from foredraft.models.native_library import (
     cores,
     library,
 )
+from foredraft.models.sizes import apart, size_of
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.store import Progress, building, require_space
-from foredraft.models.weights import Weights, decoder_prefix, widened
+from foredraft.models.weights import Weights, decoder_prefix, not_finite, widened
 
 MAGIC: Final = b"FDPACKED"
 HEADER: Final = 4096  # bytes before the weights: a page, so that these are aligned
@@ -49,8 +50,8 @@ def packed_weights(
     identity: str,
     progress: Progress | None,
     blocks: Blocks | None = None,
-) -> tuple[Bytes, str | None]:
-    """Return a model's packed weights, and what is to be said where they could not be kept.
+) -> tuple[Bytes, str | None, str | None]:
+    """Return a model's packed weights, what is to be said where they could not be kept, and what they newly take.
 
     Packs into ``kept/packed`` unless a whole file of this model, dtype and version lies there; one whose weights have
     changed since is packed anew, which is said too. ``blocks`` says what stays in a file's own blocks; what these take
@@ -63,18 +64,18 @@ def packed_weights(
     _require_memory(size)
     packer = Packer(spec, weights, native, progress, blocks)
     if kept is None or not identity:
-        return packer.fill(aligned(size)), None
+        return packer.fill(aligned(size)), None, None
     folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
     facts = _facts(spec, identity, dtype, size, blocks, source_of(weights.folder))
     found, damage = _open(folder / FILE, facts, size)
     if found is not None:
-        return found, None
+        return found, None, None
     try:
         packed = _build(packer, folder, facts, size)
-        takes = f"{size / 1e6:.0f} MB of packed weights are kept in {folder}" if blocks is not None else None
-        return packed, "; ".join(said for said in (damage, takes) if said) or None
+        takes = f"{size_of(size)} of packed weights are kept in {folder}" if blocks is not None else None
+        return packed, damage, takes
     except StorageError as fault:
-        return packer.fill(aligned(size)), f"weights are packed at each start: {fault}"
+        return packer.fill(aligned(size)), f"weights are packed at each start: {fault}", None
 
 
 def _build(packer: Packer, folder: Path, facts: bytes, size: int) -> Bytes:
@@ -143,8 +144,9 @@ def _require_memory(size: int) -> None:
     except (OSError, ValueError, StopIteration, IndexError):
         return
     if size > _SHARE * free:
+        needed, there = apart(size / _SHARE, free)
         raise ModelError(
-            f"the model's weights take {size / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
+            f"the model's weights take {needed} of memory, a little of it to spare, and {there} are free: "
             "close something or use a smaller model"
         )
 
@@ -189,7 +191,7 @@ class Packer:
         except ModelError as fault:
             if self.blocks is None or stored is None:
                 raise
-            raise WeightsError(f"{self.blocks.path}: {name}: {fault}, so the file is damaged") from fault
+            raise not_finite(self.blocks.path, self.weights.called(name), blocks=True) from fault
 
     def _tensors(self) -> Iterator[tuple[str, int, int, str, NDArray[Any]]]:
         """Yield each tensor with its part, layer and first output. Refuses what is left over at the end."""

@@ -57,6 +57,11 @@ class Weights:
         """Return a tensor's type as safetensors spells it ("BF16", "F32"). Raises WeightsError as above."""
         return self._find(name).dtype
 
+    def called(self, name: str) -> str:
+        """Return what its file calls a tensor. Raises WeightsError as above."""
+        self._find(name)
+        return name
+
     def raw(self, name: str) -> NDArray[Any]:
         """Return a tensor without copying it: [shape], bfloat16 as uint16.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ def load(model: Path, cache: Path, **options: Any) -> foredraft.LanguageModel:
 def test_a_gguf_runs_from_its_own_blocks(path: Path, tmp_path: Path) -> None:
     lm = load(path, tmp_path)
     assert (lm.host.dtype, lm.host.tier[:7]) == ("file", "native-")
-    assert lm.host.notice is not None
-    assert "of packed weights are kept in" in lm.host.notice
+    assert lm.slower_paths == []
+    assert lm.host.news is not None
+    assert re.match(r"\d[\d.]* (kB|MB) of packed weights are kept in ", lm.host.news)
     result = lm.generate("AB", raw=True, max_tokens=20)
     assert result.dtype == "file"
     again = load(path, tmp_path, dtype="file")
-    assert (again.host.dtype, again.host.notice) == ("file", None)
+    assert (again.host.dtype, again.host.notice, again.host.news) == ("file", None, None)
     assert again.host.fingerprint == lm.host.fingerprint
     assert again.generate("AB", raw=True, max_tokens=20).token_ids == result.token_ids
     assert not list(tmp_path.glob("*/model.safetensors"))

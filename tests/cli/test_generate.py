@@ -54,7 +54,7 @@ def test_the_document_has_exactly_these_keys(answer_of: Any, tiny: Path) -> None
     assert (document["finish_reason"], document["completion_tokens"]) == ("length", 24)
 
 
-@pytest.mark.parametrize("drafter", ["lookup", "auto", "lookup+none"])
+@pytest.mark.parametrize("drafter", ["lookup", "auto", "lookup+suffix"])
 def test_a_drafter_changes_no_token(answer_of: Any, drafter: str) -> None:
     plain = answer_of("ababab", "--dtype", "f64", "--drafter", "none", "--max-tokens", "64")
     drafted = answer_of("ababab", "--dtype", "f64", "--drafter", drafter, "--max-tokens", "64", *FIXED)

@@ -23,6 +23,7 @@ from foredraft.models.native_blocks import Blocks, blocks_of
 from foredraft.models.native_layout import layout_of
 from foredraft.models.native_library import BLOCKS, tiers
 from foredraft.models.native_weights import FILE
+from foredraft.models.sizes import size_of
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder import TorchDecoder
 from foredraft.models.weights import open_weights
@@ -171,8 +172,10 @@ def test_a_scale_that_is_no_number_is_named_when_it_is_packed(name: str, tmp_pat
     with pytest.raises(WeightsError) as caught:
         NativeModel(spec, weights, "file", cache=tmp_path, identity="x")
     words = str(caught.value)
-    assert words.startswith(f"{path}: model.layers.1.self_attn.q_proj.weight: block 0 of row ")
-    assert "not finite" in words
+    assert words == (
+        f"{path}: blk.1.attn_q.weight has a block whose scale is not finite, so the file is damaged: "
+        "fetch or make it again"
+    )
     assert not list((tmp_path / "packed").glob("*"))
 
 
@@ -185,13 +188,16 @@ def test_what_is_kept_is_said_once_and_the_file_is_not_read_again(
     first = NativeModel(spec, weights, "file", **kept)
     folder = tmp_path / "packed" / f"{kept['identity']}-file-{native_weights.VERSION}"
     size = (folder / FILE).stat().st_size
-    assert first.notice == f"{first.weight_bytes() / 1e6:.0f} MB of packed weights are kept in {folder}"
+    assert (first.notice, first.news) == (
+        None,
+        f"{size_of(first.weight_bytes())} of packed weights are kept in {folder}",
+    )
     assert first.weight_bytes() < size
     asked: list[str] = []
     monkeypatch.setattr(weights, "raw", asked.append)
     monkeypatch.setattr(weights, "blocks", asked.append)
     second = NativeModel(spec, weights, "file", **kept)
-    assert (second.notice, asked) == (None, [])
+    assert (second.notice, second.news, asked) == (None, None, [])
     monkeypatch.undo()
     gone = weakref.ref(weights)
     del weights

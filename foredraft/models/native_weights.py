@@ -146,7 +146,7 @@ def _require_memory(size: int) -> None:
     if size > _SHARE * free:
         needed, there = apart(size / _SHARE, free)
         raise ModelError(
-            f"the model's weights take {needed} of memory, a little of it to spare, and {there} are free: "
+            f"the model's weights need {needed} of memory, with some to spare, and {there} are free: "
             "close something or use a smaller model"
         )
 

@@ -433,7 +433,7 @@ def test_too_little_memory_is_said_before_packing(tmp_path: Path, monkeypatch: p
         return "MemAvailable: 20 kB\n" if path == Path("/proc/meminfo") else reads(path, *rest, **more)
 
     monkeypatch.setattr(Path, "read_text", poor)
-    with pytest.raises(ModelError, match="GB are free"):
+    with pytest.raises(ModelError, match="B of memory, with some to spare, and 0 MB are free"):
         packs(folder, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 

@@ -110,7 +110,7 @@ def test_heads_are_found_where_they_are_put(ask: Ask, tiny: Path, prompts: Path,
 def test_a_gguf_teaches_by_its_widened_weights_or_by_its_blocks(
     ask: Ask, what: str, prompts: Path, tmp_path: Path
 ) -> None:
-    path = quantised_file(tmp_path / "own.gguf", vocabulary=260, layers=3)
+    path = quantised_file(tmp_path / "own.gguf", vocabulary=260, layers=3, hidden=64, mlp=128, heads=2, kv_heads=1)
     digests = set()
     for dtype in ("auto", "file"):
         out = tmp_path / dtype

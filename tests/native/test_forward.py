@@ -36,7 +36,12 @@ ODD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gated layer of 130": ("gemma3_text", {**SMALL, "intermediate_size": 130}),
 }
-TIERS = tuple(tier for tier in native_library.tiers() if tier != "amx" or native_library.choose_tier(None)[0] == "amx")
+SHARED = ("avx512-vnni", "avx-vnni")  # whose floats are avx2's
+TIERS = tuple(
+    tier
+    for tier in native_library.tiers()
+    if tier not in SHARED and (tier != "amx" or native_library.choose_tier(None)[0] == "amx")
+)
 
 
 def spec_of(folder: Path) -> Any:

@@ -81,7 +81,7 @@ def readable() -> tuple[str, ...]:
         plain = {"F32": np.float32, "F16": np.float16}.get(kind.name)
         try:
             dequantize(np.zeros((1, width), np.uint8) if plain is None else np.zeros((1, block), plain), kind)
-        except NotImplementedError:
+        except NotImplementedError:  # the library names types that it cannot read
             continue
         known.append(kind.name)
     return tuple(known)

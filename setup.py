@@ -18,7 +18,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-NATIVE = Path("foredraft/native")
+NATIVE = Path("src/foredraft/native")
 COMMON = (
     "-O3", "-std=c++17", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
     "-fvisibility=hidden", "-pthread"

@@ -13,12 +13,12 @@ sys.path += [str(Path(__file__).parent.parent / "benchmarks"), str(Path(__file__
 from made_models import random_llama
 
 from foredraft.core.sampling import SamplingParams
-from foredraft.models.heads import open_heads
+from foredraft.models.heads.native import NativeHeads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.model import Rows
-from foredraft.models.native import NativeModel
-from foredraft.models.native_heads import NativeHeads
-from foredraft.models.native_library import tiers
-from foredraft.models.native_sampling import NativeNoise
+from foredraft.models.native.model import NativeModel
+from foredraft.models.native.sampling import NativeNoise
+from foredraft.models.native.structs import tiers
 from foredraft.models.spec import read_spec
 from tests.models.heads import make_heads
 

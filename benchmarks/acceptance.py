@@ -40,7 +40,6 @@ from distilled import ANSWERS_A_MINUTE, HELD_OUT_SEED, STEPS_A_MINUTE, Recipe, a
 from target_answers import SLOTS, write
 
 import foredraft
-from foredraft.compose import Host, Machine
 from foredraft.core.accept import accept, coupled
 from foredraft.core.draft import ROOT, Draft, Round
 from foredraft.core.law import Law
@@ -49,9 +48,10 @@ from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter
-from foredraft.drafting import draft_model
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Model, Rows
+from foredraft.runtime.drafters import draft_model
+from foredraft.runtime.host import Host, Machine
 
 RULES = {"ratio": False, "coupled": True}
 PLAIN = SamplingParams(1.0)

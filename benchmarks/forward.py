@@ -34,7 +34,7 @@ from made_models import random_llama
 from passes import anonymous, bits_hold, feed, forward, least, passes, read, table, take_turns
 
 import foredraft
-from foredraft.models.fetch import resolve
+from foredraft.models.hub.fetch import resolve
 from foredraft.models.identity import folder_identity
 from foredraft.models.runner import TIERS, Wish, open_runner
 
@@ -127,7 +127,7 @@ class Bench:
             import torch
             from transformers import AutoModelForCausalLM
 
-            from foredraft.models.generic_load import STATES
+            from foredraft.models.hf.load import STATES
         except ImportError:
             print("transformers is not installed: nothing to compare with")
             return None

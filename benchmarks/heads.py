@@ -33,7 +33,7 @@ from foredraft.core.law import Point
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence
-from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 
 CHAT = ("mt_bench", "qa", "math_reasoning", "all")
 LENGTHS = (2, 3, 4, 5)

@@ -27,18 +27,18 @@ from typing import Any
 from common import finish, load, parser, read_prompts
 from made_models import random_llama
 
-from foredraft.compose import Host, find_sampler
-from foredraft.measure.questions import QUESTIONS
+from foredraft.measure.bench.questions import QUESTIONS
 from foredraft.models.identity import folder_identity
-from foredraft.models.layer_choice import choice_file
-from foredraft.models.native import NativeModel
+from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
+from foredraft.models.views.layer_choice import choice_file
 from foredraft.options import settle
 from foredraft.prompts import prompt_ids
-from foredraft.training.answers import greedy_answers
-from foredraft.training.layer_trial import measure
-from foredraft.training.layers import Found, LayerPlan, LayerTrainer, save
+from foredraft.runtime.host import Host, find_sampler
+from foredraft.training.layers.answers import greedy_answers
+from foredraft.training.layers.finding import Found, LayerPlan, LayerTrainer, save
+from foredraft.training.layers.trial import measure
 
 # about a billion parameters, 34.6 M of them in each layer's gated half; and a small one for --quick
 WIDE = {"hidden": 2048, "layers": 24, "mlp": 5632, "heads": 16, "kv_heads": 4, "vocabulary": 8192}

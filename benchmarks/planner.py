@@ -28,7 +28,7 @@ from common import finish, load, parser, read_prompts, spread
 
 import foredraft
 from foredraft.core.draft import Draft, Round, Watch
-from foredraft.measure.rounds import RowCosts, Spent, Stopwatch
+from foredraft.measure.bench.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner
 

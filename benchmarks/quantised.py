@@ -34,12 +34,12 @@ from quantised_kl import divergences, of_model, of_peer, show, texts
 from quantised_peer import Peer
 
 import foredraft
-from foredraft.models.fetch import resolve
-from foredraft.models.gguf_link import linked_file, read_link
+from foredraft.models.gguf.link import linked_file, read_link
+from foredraft.models.hub.fetch import resolve
 from foredraft.models.identity import folder_identity
-from foredraft.models.native_library import cores
+from foredraft.models.native.structs import cores
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
-from foredraft.models.tokenizer import Tokenizer
+from foredraft.tokenizer.tokenizer import Tokenizer
 
 CONTEXT: Final = 200
 WIDE: Final = {"q4_0": plain("Q4_0"), "q4_1": plain("Q4_1"), "q4_k": medium}

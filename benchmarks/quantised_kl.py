@@ -11,7 +11,7 @@ from common import read_prompts, spread
 from passes import chain
 from quantised_peer import Peer
 
-from foredraft.models.tokenizer import Tokenizer
+from foredraft.tokenizer.tokenizer import Tokenizer
 
 PLACES: Final = 32  # the last ones of a text, which have the most before them
 LONGEST: Final = 256  # tokens of a text

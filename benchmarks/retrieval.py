@@ -35,10 +35,10 @@ from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.suffix import Suffix
-from foredraft.drafting import BRANCHES
-from foredraft.engine.planner import FixedQuote
+from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.retrieval.index import END, retrieval
 from foredraft.retrieval.memory import Memory
+from foredraft.runtime.drafters import BRANCHES
 
 LIMIT = 15
 EXAMPLE = '''def area(width: int, height: int) -> int:

@@ -34,13 +34,13 @@ from foredraft.core.sampling import LawOf, SamplingParams, law_of
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
-from foredraft.drafting import DRAFT_TOKENS
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
 from foredraft.models.identity import folder_identity
-from foredraft.models.native_sampling import sampler
+from foredraft.models.native.sampling import sampler
 from foredraft.models.runner import Wish, open_runner
 from foredraft.models.target import CachedTarget
+from foredraft.runtime.drafters import DRAFT_TOKENS
 
 OPTIONS = {"0.8/0.95": SamplingParams(0.8, top_p=0.95), "1": SamplingParams(1.0)}
 WIDE = {"hidden": 2048, "layers": 16, "mlp": 5632, "heads": 32, "kv_heads": 8, "vocabulary": 151936}

@@ -7,7 +7,7 @@ import pytest
 
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
-from foredraft.models.grammar_source import GrammarSource
+from foredraft.grammar.source import GrammarSource
 from foredraft.options import MAX_TOKENS, AssistantModel, Options, check_vocabulary, draft_length, settle
 
 

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from foredraft.errors import OptionError
-from foredraft.models.tokenizer import Tokenizer
 from foredraft.prompts import bad_word_ids
+from foredraft.tokenizer.tokenizer import Tokenizer
 
 
 def byte_level(*merged: str) -> Tokenizer:

@@ -15,7 +15,7 @@ from foredraft.cli.main import main
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from tests.core.toys import Table, ToyDrafter, ToyTarget, generate, nothing
 from tests.tiny import make_chat_model
 

@@ -11,14 +11,14 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 import foredraft
-from foredraft.compose import Machine, load_draft_host, load_host
 from foredraft.errors import StorageError, WeightsError
-from foredraft.measure.peers import find_peers, gguf_of
-from foredraft.measure.roofline import weights_of
+from foredraft.measure.bench.peers import find_peers, gguf_of
+from foredraft.measure.roofline.roofline import weights_of
 from foredraft.models import runner
-from foredraft.models.gguf_link import LINK
-from foredraft.models.heads_file import write_heads
+from foredraft.models.gguf.link import LINK
+from foredraft.models.heads.file import write_heads
 from foredraft.models.spec import UnsupportedModel
+from foredraft.runtime.host import Machine, load_draft_host, load_host
 from tests.models.heads import random_heads, spec_of_heads
 from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model
@@ -98,7 +98,7 @@ def test_a_family_of_transformers_own_reads_widened_weights(
     def elsewhere(*_: object) -> None:
         raise UnsupportedModel("model type llama has no entry", elsewhere=True)
 
-    monkeypatch.setattr("foredraft.models.folders.read_spec", elsewhere)
+    monkeypatch.setattr("foredraft.runtime.model_folder.read_spec", elsewhere)
     monkeypatch.setattr(runner, "read_spec", elsewhere)
     host = load(path, tmp_path, dtype="file").host
     assert (host.tier, host.dtype) == ("transformers", "bf16")

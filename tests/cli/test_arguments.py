@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foredraft.cli import generate
-from foredraft.cli.arguments import generation_options
+from foredraft.cli.arguments.arguments import generation_options
 from foredraft.cli.parser import Parser
 from foredraft.options import settle
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.prompts import read_lines
-from foredraft.cli.speculative_config import read
+from foredraft.cli.arguments.prompts import read_lines
+from foredraft.cli.arguments.speculative_config import read
 from foredraft.drafters.lookup import Lookup
 from tests.models.checkpoints import make_checkpoint
 from tests.tiny import make_chat_model, write_tokenizer

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.columns import columns
-from foredraft.measure import peers
+from foredraft.cli.terminal.text_width import columns
+from foredraft.measure.bench import peers
 from tests.cli.conftest import Ask
 from tests.cli.test_certify import OWN
 from tests.tiny import make_chat_model
@@ -270,7 +270,7 @@ def test_no_peer_is_installed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_transformers_gives_the_same_greedy_text(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "llama_cpp")
-    monkeypatch.setattr("foredraft.measure.bench._CALM_S", 0.0)
+    monkeypatch.setattr("foredraft.measure.bench.bench._CALM_S", 0.0)
     document = bench("--peers", "--lengths", "1", "--json", "--threads", "1").document
     plain, lookup, absent = document["peers"]
     assert (plain["peer"], lookup["peer"]) == ("transformers", "transformers, prompt lookup 10")
@@ -299,7 +299,7 @@ def test_llama_cpp_is_asked_for_tokens(bench: Any, tiny: Path, monkeypatch: pyte
     module.Llama = Llama  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "llama_cpp", module)
     hide(monkeypatch, "transformers")
-    monkeypatch.setattr("foredraft.measure.bench._CALM_S", 0.0)
+    monkeypatch.setattr("foredraft.measure.bench.bench._CALM_S", 0.0)
     words = ("--peers", "--lengths", "1", "--json")
     assert [each["fault"] for each in bench(*words).document["peers"]] == ["not installed", "no GGUF of this model"]
     beside = tiny / "tiny.gguf"

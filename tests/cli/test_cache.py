@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli import imports
 from foredraft.cli.main import main
+from foredraft.cli.stored import import_files as imports
 from foredraft.errors import ModelError, StorageError
 from foredraft.retrieval.index import retrieval
 from foredraft.retrieval.store import Store
@@ -352,7 +352,7 @@ def imported(ask: Ask, words: Path, *paths: object, status: int = 0) -> Any:
 
 def texts(words: Path) -> list[str]:
     """What the scope "mine" holds, as text."""
-    from foredraft.models.tokenizer import Tokenizer
+    from foredraft.tokenizer.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(words)
     store = Store(Path.cwd() / "cache" / "recent", tokenizer.fingerprint(), tokenizer.vocabulary)
@@ -460,7 +460,7 @@ def test_paths_that_cannot_be_read(refused: Any, tmp_path: Path, monkeypatch: py
     def refuse(*_: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("foredraft.cli.imports.os.stat", refuse)
+    monkeypatch.setattr("foredraft.cli.stored.import_files.os.stat", refuse)
     assert ask("secret/a.txt") == "'secret/a.txt' cannot be read: Permission denied"
 
 

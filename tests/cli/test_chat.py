@@ -140,7 +140,7 @@ def test_lines_are_edited_where_both_ends_are_terminals(typed: Any, monkeypatch:
         raise EOFError
 
     monkeypatch.setattr(builtins, "input", read)
-    monkeypatch.setattr("foredraft.cli.console.Console.coloured", lambda *_: True)
+    monkeypatch.setattr("foredraft.cli.terminal.console.Console.coloured", lambda *_: True)
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
     assert typed().status == 0
     assert [re.sub(r"\x01.*?\x02", "", prompt) for prompt in asked] == ["> "]

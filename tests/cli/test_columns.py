@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.cli.columns import columns, cut, fit, wrapped
+from foredraft.cli.terminal.text_width import columns, cut, fit, wrapped
 
 
 @pytest.mark.parametrize(

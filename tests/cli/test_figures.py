@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.columns import columns
-from foredraft.cli.console import Console
-from foredraft.cli.figures import parts_of, parts_total
+from foredraft.cli.terminal.console import Console
+from foredraft.cli.terminal.statistics import parts_of, parts_total
+from foredraft.cli.terminal.text_width import columns
 from foredraft.result import Choice, Result, Speculative, Timings
 from tests.cli.test_terminal import Screen
 

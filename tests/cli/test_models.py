@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from foredraft.cli import machine
-from foredraft.cli.kept import Kept, size_on_disk
 from foredraft.cli.loading import cache_folder
+from foredraft.cli.stored.installed import Kept, size_on_disk
 from foredraft.models import runner
-from foredraft.models.gguf_link import LINK
-from foredraft.models.registry import ALIASES, PAIRS
-from foredraft.models.sizes import size_of
+from foredraft.models.gguf.link import LINK
+from foredraft.models.hub.registry import ALIASES, PAIRS
+from foredraft.system import machine
+from foredraft.system.sizes import size_of
 from tests.cli.conftest import Ask
 from tests.models.quantised_files import quantised_file
 

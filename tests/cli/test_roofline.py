@@ -62,7 +62,7 @@ def test_a_drafter_that_breaks_costs_its_own_line_alone(ask: Ask, tiny: Path, tm
 
 def test_a_busy_machine_is_told(ask: Ask, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for least, busy in ((0.0, True), (1e9, False)):
-        monkeypatch.setattr("foredraft.measure.steady.BUSY", least)
+        monkeypatch.setattr("foredraft.measure.roofline.machine_load.BUSY", least)
         done = ask("roofline", "--model", tiny, "--tokens", "8", "--json")
         assert done.document["busy"] is done.document["repeats"]["busy"] is busy
         assert done.err.count("foredraft: this machine was busy: the same pass of ") == busy

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.console import Console, harmless
-from foredraft.cli.ink import Ink, Pen
-from foredraft.cli.names import as_options
-from foredraft.cli.progress import Progress, size_of
+from foredraft.cli.arguments.option_names import as_options
+from foredraft.cli.terminal.colour import Ink, Pen
+from foredraft.cli.terminal.console import Console, harmless
+from foredraft.cli.terminal.progress import Progress, size_of
 
 
 class Screen(io.StringIO):
@@ -119,7 +119,7 @@ def test_progress_on_a_pipe_is_a_line_a_stage() -> None:
 
 
 def test_progress_on_a_terminal_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foredraft.cli.progress._MOMENT", 1e9)
+    monkeypatch.setattr("foredraft.cli.terminal.progress._MOMENT", 1e9)
     screen = Screen()
     progress = Progress(screen)
     progress.status("loading …")
@@ -131,7 +131,7 @@ def test_progress_on_a_terminal_leaves_nothing_behind(monkeypatch: pytest.Monkey
 
 
 def test_a_note_stands_behind_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foredraft.cli.progress._MOMENT", 0.0)
+    monkeypatch.setattr("foredraft.cli.terminal.progress._MOMENT", 0.0)
     screen = Screen()
     progress = Progress(screen)
     progress.count(1, 30, "searching", "best 1.1x")

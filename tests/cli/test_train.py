@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.cli.train_layers import _verdict
-from foredraft.models.layer_choice import choice_file
+from foredraft.cli.training.layers import _verdict
+from foredraft.models.views.layer_choice import choice_file
 from tests.cli.conftest import Ask
 from tests.drafters.test_layers import CHOICE
 from tests.tiny import make_chat_model
@@ -123,7 +123,9 @@ def test_ctrl_c_says_what_is_kept(train: Callable[..., Any], when: str, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"foredraft.training.layers.{'greedy_answers' if when == 'answering' else 'measure_costs'}", stop)
+        patch.setattr(
+            f"foredraft.training.layers.finding.{'greedy_answers' if when == 'answering' else 'measure_costs'}", stop
+        )
         stopped = train()
     assert (stopped.status, stopped.out) == (130, "")
     if when == "answering":
@@ -132,7 +134,7 @@ def test_ctrl_c_says_what_is_kept(train: Callable[..., Any], when: str, monkeypa
         assert (
             "stopped: the answers and the 0 sets tried are kept, so the same command goes on from there" in stopped.err
         )
-        monkeypatch.setattr("foredraft.training.layers.greedy_answers", stop)  # they are not asked for again
+        monkeypatch.setattr("foredraft.training.layers.finding.greedy_answers", stop)  # they are not asked for again
         assert train().status == 0
 
 

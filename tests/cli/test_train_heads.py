@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from foredraft.models.heads_file import heads_file, read_heads
-from foredraft.training.layers import LayerPlan
-from foredraft.training.plans import DraftPlan, HeadsPlan
+from foredraft.models.heads.file import heads_file, read_heads
+from foredraft.training.data.plans import DraftPlan, HeadsPlan
+from foredraft.training.layers.finding import LayerPlan
 from tests.cli.conftest import Answer, Ask
 from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model
@@ -30,7 +30,7 @@ SMALL = ("--tokens", 1000, "--longest", 8, "--epochs", 0.5, "--vocabulary", 64)
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foredraft.training.collect.QUICK", FEW)
+    monkeypatch.setattr("foredraft.training.data.collect.QUICK", FEW)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_without_torch(refused: Callable[..., str], monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_while_answering(ask: Ask, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foredraft.training.collect import Collector
+    from foredraft.training.data.collect import Collector
 
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt

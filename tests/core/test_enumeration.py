@@ -16,7 +16,7 @@ from foredraft.core.law import Dense, Point, Sparse
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 
 from .drafted import RULES, certain_chain, drafted_law, q_of, text_of
 from .exact import (

@@ -19,7 +19,7 @@ from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 
 from .exact import filtered_by_hand, raced_by_hand

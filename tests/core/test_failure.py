@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.errors import NumericalError
 

@@ -12,7 +12,7 @@ from foredraft.core.law import Dense, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.round import commit, propose, run_round
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.tally import Tally
 from foredraft.errors import DrafterError, OptionError
 

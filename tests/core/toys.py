@@ -12,7 +12,7 @@ from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
 from foredraft.core.law import Law
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedQuote
+from foredraft.engine.fixed_planner import FixedQuote
 
 
 class Table:

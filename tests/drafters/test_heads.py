@@ -22,19 +22,19 @@ from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter, _floors, _Known
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
-from foredraft.drafting import parts_of
-from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.shaping import ShapingOptions, shaper
 from foredraft.errors import DamagedHeads, DrafterError, WeightsError
-from foredraft.models import heads_file as heads_file_module
-from foredraft.models.heads import RecurrentHeads, open_heads
-from foredraft.models.heads_file import heads_file
+from foredraft.models.heads import file as heads_file_module
+from foredraft.models.heads.file import heads_file
+from foredraft.models.heads.native import NativeHeads
+from foredraft.models.heads.open import RecurrentHeads, open_heads
 from foredraft.models.model import Rows
-from foredraft.models.native_heads import NativeHeads
-from foredraft.models.native_sampling import NativeNoise, native_law
+from foredraft.models.native.sampling import NativeNoise, native_law
 from foredraft.models.target import CachedTarget
-from foredraft.models.torch_decoder import TorchDecoder
+from foredraft.models.torch_decoder.decoder import TorchDecoder
 from foredraft.planning.choose import Chooser
+from foredraft.runtime.drafters import parts_of
 from tests.drafters.test_layers import Bushes
 from tests.models.heads import Tensors, bf16, make_heads, spec_of_heads
 from tests.models.test_torch_decoder import open_decoder

@@ -21,10 +21,12 @@ from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.model import ModelDrafter
-from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import DrafterError, ModelError, StorageError
 from foredraft.models.identity import folder_identity
-from foredraft.models.layer_choice import (
+from foredraft.models.model import Rows
+from foredraft.models.target import CachedTarget
+from foredraft.models.views.layer_choice import (
     DRAFT_TOKENS,
     UNMEASURED,
     LayerChoice,
@@ -33,9 +35,7 @@ from foredraft.models.layer_choice import (
     read_choice,
     write_choice,
 )
-from foredraft.models.layers_view import LayersView, default_sub_layers, early_exit
-from foredraft.models.model import Rows
-from foredraft.models.target import CachedTarget
+from foredraft.models.views.sub_layers import LayersView, default_sub_layers, early_exit
 from tests.models.checkpoints import FAMILIES, make_checkpoint
 from tests.models.test_torch_decoder import TEXT, TREE, broken, chain, open_decoder
 from tests.native.test_forward import close, open_native

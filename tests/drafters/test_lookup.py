@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup, find_continuation
-from foredraft.engine.planner import FixedQuote
+from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.errors import OptionError
 
 

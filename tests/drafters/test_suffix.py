@@ -13,7 +13,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
-from foredraft.engine.planner import FixedPlanner, FixedQuote
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import ModelError, OptionError
 from foredraft.retrieval import index as retrieval_index
 from foredraft.retrieval import native

@@ -13,8 +13,8 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
 from foredraft.engine.service import Job, Service, Update
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.target import CachedTarget

@@ -15,13 +15,13 @@ from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
+from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner, FixedQuote
 from foredraft.errors import NumericalError
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
-from foredraft.models.torch_decoder import TorchDecoder
-from foredraft.models.weights import open_weights
+from foredraft.models.torch_decoder.decoder import TorchDecoder
+from foredraft.models.weights.base import open_weights
 from tests.models.checkpoints import make_checkpoint
 
 

@@ -12,7 +12,7 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.chunks import LEAST, MOST, Chunks
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.service import Service
 from foredraft.models.target import CachedTarget
 from tests.engine.serving import Breaking, Hurt, Listener, Plans, serve, service, text

@@ -11,7 +11,6 @@ import pytest
 
 import foredraft
 from foredraft import LanguageModel
-from foredraft.copying import informed, predicted
 from foredraft.core.draft import Draft, Drafter
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
@@ -21,6 +20,7 @@ from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.models.target import CachedTarget
 from foredraft.options import settle
+from foredraft.runtime.copy_sources import informed, predicted
 from tests.engine.serving import Listener, Plans, serve
 from tests.models.heads import make_heads
 from tests.tiny import make_chat_model

@@ -17,7 +17,7 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.service import Service
 from foredraft.errors import Draining, Overloaded
-from foredraft.models.cache import common_prefix
+from foredraft.models.slots import common_prefix
 from foredraft.models.target import CachedTarget
 from foredraft.planning.choose import Chooser
 from tests.engine.serving import Breaking, Hurt, Listener, Plans, V, alone, text

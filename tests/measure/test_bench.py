@@ -15,13 +15,13 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.suffix import Suffix
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
 from foredraft.errors import DrafterError, OptionError
-from foredraft.measure.bench import Answered, Bench, PeerAnswer
-from foredraft.measure.bench_report import BenchReport
-from foredraft.measure.oracle import LENGTH, KnownAnswer, followed, replay, replayable
-from foredraft.measure.rounds import RowCosts, Spent, Stopwatch
+from foredraft.measure.bench.bench import Answered, Bench, PeerAnswer
+from foredraft.measure.bench.oracle import LENGTH, KnownAnswer, followed, replay, replayable
+from foredraft.measure.bench.report import BenchReport
+from foredraft.measure.bench.rounds import RowCosts, Spent, Stopwatch
 from tests.measure.toys import PROMPTS, V, certain, drafter, host, sampled
 
 ANSWERS = (tuple(range(33)), tuple(range(100, 117)), (7,))  # 32, 16 and 0 tokens after the first

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foredraft.compose import Host
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import NumericalError, OptionError
-from foredraft.measure.certificate import NOTHING, Certifier
-from foredraft.measure.divergence import FAULT, TIE, divergence
-from foredraft.measure.plan import RULES, THRESHOLD, Check, Plan
+from foredraft.measure.certificate.certificate import NOTHING, Certifier
+from foredraft.measure.certificate.divergence import FAULT, TIE, divergence
+from foredraft.measure.certificate.plan import RULES, THRESHOLD, Check, Plan
+from foredraft.runtime.host import Host
 from tests.core.toys import ToyDrafter, nothing
 from tests.measure.toys import PROMPTS, V, certain, drafter, host, lying, sampled, target_table
 

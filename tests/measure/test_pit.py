@@ -11,9 +11,9 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Law, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.measure import tails
-from foredraft.measure.control import FaultyDrafter, FavouringNoise
-from foredraft.measure.pit import Pit, transform, uniformity
+from foredraft.measure.certificate import p_values as tails
+from foredraft.measure.certificate.pit import Pit, transform, uniformity
+from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
 from tests.measure.toys import WHOLE, certain, drafter, lying, round_of, run_watched, sampled
 
 TOKENS = 1200

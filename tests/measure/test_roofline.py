@@ -11,9 +11,9 @@ import pytest
 
 from foredraft.cli.roofline import lines
 from foredraft.errors import OptionError
-from foredraft.measure.roofline import BATCHES, Guesser, Roofline, Weights, measured, weights_of
-from foredraft.measure.roofline_plot import plot
-from foredraft.measure.steady import BUSY, ROWS, Repeats
+from foredraft.measure.roofline.machine_load import BUSY, ROWS, Repeats
+from foredraft.measure.roofline.plot import plot
+from foredraft.measure.roofline.roofline import BATCHES, Guesser, Roofline, Weights, measured, weights_of
 from foredraft.planning.costs import PassTable
 from tests.measure.toys import PROMPTS, certain, drafter, host
 

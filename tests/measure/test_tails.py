@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from foredraft.measure.tails import bonferroni, chi_square, kolmogorov, normal
+from foredraft.measure.certificate.p_values import bonferroni, chi_square, kolmogorov, normal
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.suffix import Suffix
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.logprobs import logprobs
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
-from foredraft.measure.trace import ACCEPTED, REFUSED, UNTESTED, Guess, Trace, Traced, Written
-from foredraft.measure.trace_html import odds, page
+from foredraft.measure.trace.html import odds, page
+from foredraft.measure.trace.trace import ACCEPTED, REFUSED, UNTESTED, Guess, Trace, Traced, Written
 from tests.measure.toys import PROMPTS, certain, drafter, host, sampled
 
 VOID: Final = {"meta", "rect", "line"}

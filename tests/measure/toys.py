@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.compose import Host, find_sampler
 from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
 from foredraft.core.law import Dense, Law
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.target import CachedTarget
+from foredraft.runtime.host import Host, find_sampler
 from tests.core.toys import Guess, Table, ToyDrafter, ToyTarget, sampled_chain
 
 V = 12

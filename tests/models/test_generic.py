@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from foredraft.core.draft import Draft
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence
-from foredraft.engine.planner import FixedPlanner
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.errors import (
     ModelError,
@@ -28,8 +28,8 @@ from foredraft.errors import (
     UnsupportedModel,
     WeightsError,
 )
-from foredraft.models import generic
-from foredraft.models.generic import GenericModel
+from foredraft.models.hf import module as generic
+from foredraft.models.hf.module import GenericModel
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 

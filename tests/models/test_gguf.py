@@ -28,13 +28,15 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from foredraft.errors import ForedraftError, ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
-from foredraft.models import gguf_file, gguf_tensors, store
-from foredraft.models.gguf_config import Keys
-from foredraft.models.gguf_file import convert_gguf
-from foredraft.models.gguf_header import read_header, readable
-from foredraft.models.gguf_rope import add_rope_scaling, llama3_divisors
-from foredraft.models.gguf_tensors import to_bf16, unrotate
+from foredraft.models.gguf import convert as gguf_file
+from foredraft.models.gguf import tensors as gguf_tensors
+from foredraft.models.gguf.config import Keys
+from foredraft.models.gguf.convert import convert_gguf
+from foredraft.models.gguf.header import read_header, readable
+from foredraft.models.gguf.rope import add_rope_scaling, llama3_divisors
+from foredraft.models.gguf.tensors import to_bf16, unrotate
 from foredraft.models.spec import read_spec
+from foredraft.system import files as store
 from tests.models.checkpoints import make_checkpoint
 from tests.models.gguf_files import letters, model_file, permuted
 
@@ -371,7 +373,7 @@ def test_what_a_killed_process_left_is_swept_and_a_living_ones_is_not(small: Pat
     cache = tmp_path / "cache"
     code = (
         "import sys, os, pathlib\n"
-        "from foredraft.models.store import scratch\n"
+        "from foredraft.system.files import scratch\n"
         "with scratch(pathlib.Path(sys.argv[1])) as folder:\n"
         "    (folder / 'model.safetensors').write_bytes(b'half')\n"
         "    os._exit(9)\n"

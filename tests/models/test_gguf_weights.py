@@ -14,16 +14,16 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import StorageError, UnsupportedModel, WeightsError
-from foredraft.models import gguf_weights
-from foredraft.models.gguf_file import convert_gguf
-from foredraft.models.gguf_link import LINK, read_link, weight_bytes
-from foredraft.models.gguf_tensors import to_bf16
-from foredraft.models.gguf_weights import GgufWeights, open_gguf
-from foredraft.models.heads import head_rows
+from foredraft.models.gguf import weights as gguf_weights
+from foredraft.models.gguf.convert import convert_gguf
+from foredraft.models.gguf.link import LINK, read_link, weight_bytes
+from foredraft.models.gguf.tensors import to_bf16
+from foredraft.models.gguf.weights import GgufWeights, open_gguf
+from foredraft.models.heads.open import head_rows
 from foredraft.models.identity import folder_identity, known_identity, weights_digest
-from foredraft.models.native import NativeModel
+from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
-from foredraft.models.weights import held_weights, open_weights
+from foredraft.models.weights.base import held_weights, open_weights
 from tests.models.gguf_files import model_file
 from tests.models.quantised_files import BLOCKS, quantised, quantised_file, random_blocks
 from tests.models.test_gguf import checkpoint
@@ -234,7 +234,7 @@ def test_a_link_that_cannot_be_set_anew_still_serves(
     def refuse(*_: object) -> None:
         raise StorageError("no")
 
-    monkeypatch.setattr("foredraft.models.gguf_file.write_link", refuse)
+    monkeypatch.setattr("foredraft.models.gguf.convert.write_link", refuse)
     assert convert_gguf(second, tmp_path / "cache", "file") == folder
     first.unlink()
     with pytest.raises(StorageError, match="no"):

@@ -17,13 +17,13 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, GrammarLimit, OptionError, TokenizerError
-from foredraft.models import grammar as module
-from foredraft.models.gguf_header import read_header
-from foredraft.models.gguf_tokenizer import tokenizer_of
-from foredraft.models.grammar import Grammars, GrammarState
-from foredraft.models.grammar_source import DEPTH, LEVELS, PATTERN_BYTES, SCHEMA_BYTES, GrammarSource
-from foredraft.models.text_stream import byte_values
-from foredraft.models.tokenizer import Tokenizer
+from foredraft.grammar import masks as module
+from foredraft.grammar.masks import Grammars, GrammarState
+from foredraft.grammar.source import DEPTH, LEVELS, PATTERN_BYTES, SCHEMA_BYTES, GrammarSource
+from foredraft.models.gguf.header import read_header
+from foredraft.models.gguf.tokenizer import tokenizer_of
+from foredraft.tokenizer.stream import byte_values
+from foredraft.tokenizer.tokenizer import Tokenizer
 from tests.models.gguf_files import pieces, vocabulary_file
 
 BYTES = {byte: letter for letter, byte in byte_values().items()}

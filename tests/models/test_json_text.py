@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foredraft.models.json_text import DEEPEST, parse_json, read_regular
+from foredraft.system.json_text import DEEPEST, parse_json, read_regular
 
 
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])

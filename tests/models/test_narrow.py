@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foredraft.compose import Machine, load_host
 from foredraft.errors import ModelError, WeightsError
 from foredraft.models.model import Rows
-from foredraft.models.narrow import FILE, NarrowModel, describe_vocabulary, narrow_vocabulary
+from foredraft.models.views.narrow import FILE, NarrowModel, describe_vocabulary, narrow_vocabulary
+from foredraft.runtime.host import Machine, load_host
 from tests.models.checkpoints import make_checkpoint
 from tests.models.test_torch_decoder import TEXT, TREE, open_decoder
 from tests.native.test_forward import open_native

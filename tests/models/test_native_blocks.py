@@ -13,20 +13,20 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import OptionError, StorageError, WeightsError
-from foredraft.models import native_weights
-from foredraft.models.gguf_file import convert_gguf
-from foredraft.models.gguf_weights import GgufWeights
+from foredraft.models.gguf.convert import convert_gguf
+from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.identity import folder_identity
 from foredraft.models.model import Rows
-from foredraft.models.native import NativeModel
-from foredraft.models.native_blocks import Blocks, blocks_of
-from foredraft.models.native_layout import layout_of
-from foredraft.models.native_library import BLOCKS, tiers
-from foredraft.models.native_weights import FILE
-from foredraft.models.sizes import size_of
+from foredraft.models.native import packing as native_weights
+from foredraft.models.native.blocks import Blocks, blocks_of
+from foredraft.models.native.layout_digest import layout_of
+from foredraft.models.native.model import NativeModel
+from foredraft.models.native.packing import FILE
+from foredraft.models.native.structs import BLOCKS, tiers
 from foredraft.models.spec import read_spec
-from foredraft.models.torch_decoder import TorchDecoder
-from foredraft.models.weights import open_weights
+from foredraft.models.torch_decoder.decoder import TorchDecoder
+from foredraft.models.weights.base import open_weights
+from foredraft.system.sizes import size_of
 from tests.models.gguf_files import model_file
 from tests.models.quantised_files import quantised, quantised_file
 from tests.models.test_gguf import checkpoint

@@ -8,10 +8,10 @@ import gguf
 import numpy as np
 
 from foredraft.models.model import Rows
-from foredraft.models.native import NativeModel
-from foredraft.models.native_rounded import KIND, rounded
+from foredraft.models.native.model import NativeModel
+from foredraft.models.native.rounded import KIND, rounded
 from foredraft.models.spec import read_spec
-from foredraft.models.weights import held_weights
+from foredraft.models.weights.base import held_weights
 
 CONFIG = {
     "model_type": "llama", "vocab_size": 50, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 1,

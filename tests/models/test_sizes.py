@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.models.sizes import apart, size_of
+from foredraft.system.sizes import apart, size_of
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from foredraft.errors import TokenizerError
-from foredraft.models import chat_template
-from foredraft.models.gguf_header import read_header
-from foredraft.models.gguf_tokenizer import stop_ids, tokenizer_of
-from foredraft.models.text_stream import byte_values
-from foredraft.models.tokenizer import Tokenizer
+from foredraft.models.gguf.header import read_header
+from foredraft.models.gguf.tokenizer import stop_ids, tokenizer_of
+from foredraft.tokenizer import chat_template
+from foredraft.tokenizer.stream import byte_values
+from foredraft.tokenizer.tokenizer import Tokenizer
 from tests.models.gguf_files import (
     NORMAL,
     TEMPLATE,

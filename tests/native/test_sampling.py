@@ -21,9 +21,9 @@ from foredraft.core.sampling import SamplingParams, filtered, law_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.logprobs import logprobs
 from foredraft.errors import ModelError, NumericalError, OptionError
-from foredraft.models import native_sampling
-from foredraft.models.native_library import LIBRARY, NativePlace, library
-from foredraft.models.native_sampling import NativeLaw, NativeNoise, native_law, native_logprobs, sampler
+from foredraft.models.native import sampling as native_sampling
+from foredraft.models.native.sampling import NativeLaw, NativeNoise, native_law, native_logprobs, sampler
+from foredraft.models.native.structs import LIBRARY, NativePlace, library
 from tests.core.toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, sampled_chain
 
 if not LIBRARY.exists():

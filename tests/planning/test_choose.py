@@ -12,7 +12,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedQuote
+from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.planning import choose
 from foredraft.planning.choose import Chooser, Look
 from foredraft.planning.costs import Costs, PassTable

@@ -16,9 +16,9 @@ import pytest
 
 from foredraft.errors import StorageError
 from foredraft.models.model import Rows
-from foredraft.planning import measured
 from foredraft.planning.costs import TABLED, Costs, PassTable, fitted
-from foredraft.planning.measured import measure, pass_table
+from foredraft.runtime import pass_table as measured
+from foredraft.runtime.pass_table import measure, pass_table
 from tests.planning.simulate import Clock
 
 FLAT = PassTable((1, 2, 4, 8, 16, 64), (5e-3, 5.2e-3, 5.3e-3, 5.5e-3, 8e-3, 20e-3), 1e-6, 2e-6)

@@ -16,10 +16,10 @@ from foredraft import Draft, LanguageModel
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
 from foredraft.options import settle
-from foredraft.planned import Planning
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner
+from foredraft.runtime.planner import Planning
 from tests.tiny import make_chat_model
 
 FLAT = PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)

@@ -47,8 +47,8 @@ def open_server(load: Callable[..., LanguageModel]) -> Iterator[Serve]:
     pytest.importorskip("fastapi", reason="the server needs the serve extra")
     pytest.importorskip("prometheus_client", reason="the server needs the serve extra")
     from foredraft.server.app import create_app
-    from foredraft.server.desk import Desk
-    from foredraft.serving import Serving
+    from foredraft.server.state import Desk
+    from foredraft.serving.model import Serving
 
     opened: list[Serving] = []
 

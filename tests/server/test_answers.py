@@ -310,8 +310,8 @@ def test_what_is_served(served: Client) -> None:
 
 
 def test_the_servers_own_rule_is_that_of_requests_which_name_none(served: Client) -> None:
-    from foredraft.server.seam import Asked
-    from foredraft.serving import Serving
+    from foredraft.server.backend import Asked
+    from foredraft.serving.model import Serving
 
     serving: Serving = served.app.state.desk.served
     ways = [({}, False), ({"seed": 1}, True), ({"rule": "coupled"}, True), ({"rule": "ratio", "seed": 1}, False)]

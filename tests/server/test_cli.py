@@ -80,7 +80,7 @@ def test_a_missing_extra_is_named(refused: Callable[..., str], monkeypatch: pyte
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:
-    from foredraft.cli.files import read_keys
+    from foredraft.cli.arguments.files import read_keys
 
     path = tmp_path / "keys"
     path.write_text("# mine\nsk-first-key\n\n  sk-second-key \n")

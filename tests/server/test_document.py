@@ -9,7 +9,7 @@ import pytest
 from tests.server.client import Client
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
-from foredraft.server import replies
+from foredraft.server.wire import response_schema as replies
 
 ASKED = {"temperature": 1, "seed": 1, "max_tokens": 8}
 

@@ -14,9 +14,9 @@ from tests.server.conftest import Serve
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.server.app import create_app
-from foredraft.server.desk import Desk
 from foredraft.server.keys import Keys
 from foredraft.server.limits import Limits
+from foredraft.server.state import Desk
 
 KEY, OTHER = "sk-this-is-a-key", "sk-another-key"
 CLOSED = ("/v1/models", "/v1/models/tiny", "/metrics", "/version", "/stats", "/openapi.json", "/nothing")
@@ -167,7 +167,7 @@ def test_until_the_model_is_loaded(load: Any) -> None:
     for reply in (client.get("/ready"), client.get("/v1/models"), client.complete("a"), client.get("/metrics")):
         assert (reply.status, reply.error["code"]) == (503, "loading")
         assert int(reply.headers["retry-after"]) >= 1
-    from foredraft.serving import Serving
+    from foredraft.serving.model import Serving
 
     model: LanguageModel = load()
     desk.served = Serving(model, "tiny")
@@ -193,7 +193,7 @@ def test_the_page_runs_its_own_scripts_only(tmp_path: Any) -> None:
 
     from fastapi import FastAPI
 
-    from foredraft.server.page import add_page
+    from foredraft.server.watch.page import add_page
 
     page = tmp_path / "page.html"
     page.write_text("<style>a{}</style><script>let a = 1;</script><p>hi")

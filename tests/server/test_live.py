@@ -23,9 +23,9 @@ from foredraft.errors import OptionError
 from tests.server.conftest import Serve
 
 pytest.importorskip("uvicorn", reason="the server needs the serve extra")
-from foredraft.server.desk import Desk
 from foredraft.server.limits import Limits
 from foredraft.server.run import Server, _config, _End, listen
+from foredraft.server.state import Desk
 
 PROMPT = "abc abd"
 LIMITS = Limits(headers=4096, headers_s=0.4, body_s=0.4, write_s=0.4, body=1 << 20)

@@ -19,8 +19,8 @@ from tests.server.faulty import Faulty
 from tests.tiny import SPECIAL, make_chat_model
 
 pytest.importorskip("uvicorn", reason="the server needs the serve extra")
-from foredraft.server.desk import Desk
 from foredraft.server.keys import Keys
+from foredraft.server.state import Desk
 from tests.server.test_live import Live
 
 if find() is None:

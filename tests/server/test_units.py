@@ -11,10 +11,10 @@ pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.core.draft import Draft
 from foredraft.engine.tally import Count, Tally
 from foredraft.errors import Draining, GrammarLimit, OptionError, Overloaded, PromptTooLong
-from foredraft.models.tokenizer import Tokenizer
-from foredraft.server.asking import template
 from foredraft.server.errors import ApiError, encoded, error_object, named, refusal
 from foredraft.server.limits import PerKey, strict_json
+from foredraft.server.wire.request_fields import template
+from foredraft.tokenizer.tokenizer import Tokenizer
 from tests.tiny import write_tokenizer
 
 
@@ -105,8 +105,8 @@ def test_switches_of_a_template(tmp_path: Path) -> None:
 
 def test_a_prompt_is_its_own_draft() -> None:
     from foredraft.core.sequence import Sequence as Text
-    from foredraft.engine.planner import FixedQuote
-    from foredraft.scoring import PromptDrafter
+    from foredraft.engine.fixed_planner import FixedQuote
+    from foredraft.serving.scoring import PromptDrafter
 
     drafter = PromptDrafter([1, 2, 3, 4, 5])
     sequences = [Text([1], 5), Text([1, 2, 3, 4], 5), Text([1, 2, 3, 4, 5], 6)]
@@ -116,7 +116,7 @@ def test_a_prompt_is_its_own_draft() -> None:
 
 
 def test_tallies_together() -> None:
-    from foredraft.answering import total
+    from foredraft.serving.answers import total
 
     one = Tally(answers=1, tokens=5, passes=3, total=Count(2, 4, 2, [1, 1]), by_drafter={"a": Count(2, 4, 2, [1, 1])})
     two = Tally(answers=1, tokens=9, passes=3, total=Count(3, 9, 5, [3]), by_drafter={"b": Count(3, 9, 5, [3])})
@@ -132,7 +132,7 @@ def test_tallies_together() -> None:
     [("smollm2-135m", "smollm2-135m"), ("org/model", "org/model"), ("/secret/place/model", "model"), ("x/y.gguf", "y")],
 )
 def test_a_served_name_is_no_path(model: str, name: str) -> None:
-    from foredraft.serving import served_name
+    from foredraft.serving.model import served_name
 
     assert served_name(model) == name
 
@@ -140,7 +140,7 @@ def test_a_served_name_is_no_path(model: str, name: str) -> None:
 def test_rounds_of_the_last_seconds_only() -> None:
     from foredraft.core.draft import Outcome, Round, Scored
     from foredraft.core.sequence import Sequence as Text
-    from foredraft.recent_rounds import RecentRounds
+    from foredraft.serving.recent_rounds import RecentRounds
 
     now = [100.0]
 

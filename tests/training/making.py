@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from foredraft.compose import Host, Machine, load_host
 from foredraft.models.rope import Rope
-from foredraft.training.heads_loss import Ends
-from foredraft.training.heads_module import HeadsShape
-from foredraft.training.shards import Example, narrowed
+from foredraft.runtime.host import Host, Machine, load_host
+from foredraft.training.data.shards import Example, narrowed
+from foredraft.training.heads.loss import Ends
+from foredraft.training.heads.module import HeadsShape
 
 V, H, TAPS, K = 40, 32, 2, 6
 FEW = 24 * 32 * (260 + 3 * (2 * 8 * 6 + 3 * 48)) // 128 + 1  # as ``collect.QUICK``: 24 prompts a batch of tiny models

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foredraft.compose import Host
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
+from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.engine.planner import FixedPlanner
 from foredraft.errors import PromptError
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
-from foredraft.training import collect as collect_module
-from foredraft.training.collect import Collector, CollectPlan, opening
-from foredraft.training.recorder import Recorder, Tapping, likeliest
-from foredraft.training.shards import Example, Shards, narrowed
+from foredraft.runtime.host import Host
+from foredraft.training.data import collect as collect_module
+from foredraft.training.data.collect import Collector, CollectPlan, opening
+from foredraft.training.data.recorder import Recorder, Tapping, likeliest
+from foredraft.training.data.shards import Example, Shards, narrowed
 from tests.tiny import make_chat_model
 from tests.training.making import host_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foredraft.training.heads_loss import Ends, weighted_loss
+from foredraft.training.heads.loss import Ends, weighted_loss
 
 N, H, VD, K = 37, 12, 50, 7
 
@@ -60,7 +60,7 @@ def test_float32_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     s, head, ids, p, weight = case(torch.float32, True)
     ends, grads = Ends(head, head, 1.0, 1.0, 5.0), []
     for rows in (256, 8):
-        monkeypatch.setattr("foredraft.training.heads_loss.ROWS", rows)
+        monkeypatch.setattr("foredraft.training.heads.loss.ROWS", rows)
         mine = s.clone().requires_grad_()
         weighted_loss(mine, ends, ids, p, weight)[0].backward()
         grads.append(mine.grad)

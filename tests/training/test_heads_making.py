@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 import foredraft
-from foredraft.compose import Host
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
-from foredraft.models.heads_file import read_heads
-from foredraft.training.draft import DraftMaker
-from foredraft.training.heads import HeadsMaker
+from foredraft.models.heads.file import read_heads
+from foredraft.runtime.host import Host
+from foredraft.training.data.plans import DraftPlan, HeadsPlan, settle_plan
+from foredraft.training.heads.draft import DraftMaker
+from foredraft.training.heads.making import HeadsMaker
+from foredraft.training.heads.work import Made, default_taps
 from foredraft.training.interrupt import deferred
 from foredraft.training.lock import held
-from foredraft.training.plans import DraftPlan, HeadsPlan, settle_plan
-from foredraft.training.work import Made, default_taps
 from tests.tiny import make_chat_model
 from tests.training.making import FEW, host_of
 
@@ -58,7 +58,7 @@ class Shop:
 @pytest.fixture(scope="module", autouse=True)
 def small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foredraft.training.collect.QUICK", FEW)
+        patch.setattr("foredraft.training.data.collect.QUICK", FEW)
         yield
 
 

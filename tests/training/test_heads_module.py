@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foredraft.models.heads import open_heads
-from foredraft.models.heads_file import write_heads
+from foredraft.models.heads.file import write_heads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.rope import Rope
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights import decoder_prefix, open_weights
-from foredraft.training.draft_module import Student, chosen_layers, student_shape
-from foredraft.training.heads import tensors_of
-from foredraft.training.heads_module import HeadsShape, MedusaHeads, RecurrentHeads
+from foredraft.models.weights.base import decoder_prefix, open_weights
+from foredraft.training.heads.draft_module import Student, chosen_layers, student_shape
+from foredraft.training.heads.making import tensors_of
+from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads
 from tests.models.checkpoints import make_checkpoint
 from tests.models.heads import spec_of_heads
 from tests.models.test_heads import Equations

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from foredraft.errors import NumericalError, StorageError
-from foredraft.training import heads_state
-from foredraft.training.draft_module import Student
-from foredraft.training.heads_data import batch_of, draft_vocabulary, held_out, in_order, ranks
-from foredraft.training.heads_judge import GUESSES
-from foredraft.training.heads_module import MedusaHeads, RecurrentHeads
-from foredraft.training.heads_state import begun_vocabulary
-from foredraft.training.heads_trainer import HeadsTrainer, TrainPlan, begin
+from foredraft.training.heads import state as heads_state
+from foredraft.training.heads.data import batch_of, draft_vocabulary, held_out, in_order, ranks
+from foredraft.training.heads.draft_module import Student
+from foredraft.training.heads.judge import GUESSES
+from foredraft.training.heads.module import MedusaHeads, RecurrentHeads
+from foredraft.training.heads.state import begun_vocabulary
+from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan, begin
 from tests.training.making import TAPS, H, V, ends_of, example, shape_of, texts_of
 
 IDS = np.arange(V, dtype=np.int32)

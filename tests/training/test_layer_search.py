@@ -11,21 +11,22 @@ from typing import Any
 
 import pytest
 
-from foredraft.compose import Host, Machine, load_host
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.planner import FixedQuote
+from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.errors import DrafterError, OptionError, PromptError
-from foredraft.models.layer_choice import read_choice
 from foredraft.models.target import CachedTarget
-from foredraft.training import layer_search, layers
-from foredraft.training.answers import Answer, greedy_answers
-from foredraft.training.costs import Costs, measure_costs
-from foredraft.training.layer_search import Candidate, LayerSearch
-from foredraft.training.layer_trial import _interval, _Race, best_trial, drafter_of, measure, walk
-from foredraft.training.layers import LayerPlan, LayerTrainer, save
-from foredraft.training.state import State, open_state, state_key
-from foredraft.training.windows import WIDTH, Runs, Windows
+from foredraft.models.views.layer_choice import read_choice
+from foredraft.runtime.host import Host, Machine, load_host
+from foredraft.training.layers import finding as layers
+from foredraft.training.layers import search as layer_search
+from foredraft.training.layers.answers import Answer, greedy_answers
+from foredraft.training.layers.costs import Costs, measure_costs
+from foredraft.training.layers.finding import LayerPlan, LayerTrainer, save
+from foredraft.training.layers.search import Candidate, LayerSearch
+from foredraft.training.layers.state import State, open_state, state_key
+from foredraft.training.layers.trial import _interval, _Race, best_trial, drafter_of, measure, walk
+from foredraft.training.layers.windows import WIDTH, Runs, Windows
 from tests.core.toys import Table
 from tests.measure.toys import TableModel
 from tests.models.test_torch_decoder import broken
@@ -247,7 +248,7 @@ def test_a_search_bounds_its_answers(host: Host, tmp_path: Path, monkeypatch: py
 
 
 def test_long_answers_have_few_windows(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foredraft.training.windows.ROOM", 100)
+    monkeypatch.setattr("foredraft.training.layers.windows.ROOM", 100)
     many = [Answer(tuple(range(40)), 2) for _ in range(20)]
     made = Windows(host.target.model, many, quiet, count=12)  # type: ignore[arg-type]
     assert len(made._windows) == 8

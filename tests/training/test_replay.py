@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foredraft.training.replay import expected, replay
+from foredraft.training.data.replay import expected, replay
 
 
 def played(right: Any, length: int) -> tuple[int, int, list[int]]:

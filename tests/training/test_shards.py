@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from foredraft.errors import StorageError
-from foredraft.training import shards as shards_module
-from foredraft.training.shards import Example, Shards, bytes_a_token, narrowed, read_shard
+from foredraft.training.data import shards as shards_module
+from foredraft.training.data.shards import Example, Shards, bytes_a_token, narrowed, read_shard
 from tests.training.making import TAPS, H, K, example
 
 FIELDS = ("tokens", "prompt", "states", "top", "top_logits")

@@ -1,0 +1,1 @@
+"""What is stored on this machine: recent text, installed models."""

@@ -1,0 +1,1 @@
+"""What the terminal shows: colours, widths, progress, tables."""

@@ -1,0 +1,1 @@
+"""Grammars that an answer must match: what they may cost, and masks over tokens."""

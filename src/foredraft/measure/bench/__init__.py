@@ -1,0 +1,1 @@
+"""The benchmark: drafters timed against plain decoding, an oracle and other libraries."""

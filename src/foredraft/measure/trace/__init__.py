@@ -1,0 +1,1 @@
+"""One generation round by round."""

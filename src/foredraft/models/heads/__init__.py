@@ -1,0 +1,1 @@
+"""Trained heads: their files, what others trained, and how they run beside a target."""

@@ -1,0 +1,215 @@
+"""Heads that others trained, in the terms of ours: the module for multi-token prediction (MTP) inside a checkpoint.
+
+Its equations (DeepSeek-V3, arXiv 2412.19437, 21 to 23): of position t it reads the model's h_t and the embedding of the
+token after it, each normed, joined by one matrix with the embedding first; then come a layer of the model's family, a
+norm, and the output head. EAGLE-3 checkpoints are read by ``heads_eagle``.
+
+The report does not say whether h_t has been through the model's final norm. It has, and what a step hands to the next
+has been through the module's: so do vLLM (deepseek_mtp.py since pull 45895, glm since 47448; qwen3_next_mtp.py) and
+SGLang (deepseek_nextn.py). A choice here can cost acceptance, never exactness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foredraft.errors import DamagedHeads, DrafterError, UnsupportedModel, WeightsError
+from foredraft.models.heads.file import HeadsSpec, packaged_heads
+from foredraft.models.identity import weights_digest
+from foredraft.models.spec import DecoderSpec, read_spec
+from foredraft.models.weights.base import Weights, decoder_prefix, held_weights, mtp_prefixes, open_weights, widened
+from foredraft.system.json_text import parse_json
+
+CONFIG: Final = "config.json"
+LAYER: Final = "model.layers.0."  # what begins the names of the layer as a model of its own
+FLOATS: Final = ("BF16", "F16", "F32", "F64")
+# our name of a part -> its name in the module; those in OWN may be missing, and are then the model's
+NUMBERED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "enter.embedding_norm": "enorm", "enter.hidden_norm": "hnorm", "enter.weight": "eh_proj",
+        "model.norm.weight": "shared_head.norm", "lm_head.weight": "shared_head.head",
+        "enter.embedding": "embed_tokens",
+    }
+)  # fmt: skip
+NAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "enter.embedding_norm": "pre_fc_norm_embedding", "enter.hidden_norm": "pre_fc_norm_hidden",
+        "enter.weight": "fc", "model.norm.weight": "norm", "lm_head.weight": "shared_head.head",
+        "enter.embedding": "embed_tokens",
+    }
+)  # fmt: skip
+OWN: Final = ("lm_head.weight", "enter.embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Heads of another's making.
+
+    ``weights`` are named as in our files, and hold what is read before and after the layer; ``tensors`` are the layer
+    as a model of its own, described by ``block``, whose checkpoint begins their names with ``layer``. ``wide`` says
+    that the layer reads embedding and features side by side and norms them itself (EAGLE-3), ``normed_residual`` that
+    its residual is the normed features. ``said`` is what a user may not expect.
+    """
+
+    spec: HeadsSpec
+    weights: Weights
+    block: DecoderSpec
+    tensors: Weights
+    layer: str
+    wide: bool = False
+    normed_residual: bool = False
+    said: str | None = None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's ``config.json``. Raises DrafterError for one that cannot be read."""
+    try:
+        config = parse_json((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError) as fault:
+        raise DrafterError(f"{folder / CONFIG} cannot be read: {fault!s:.100}") from fault
+    if not isinstance(config, dict):
+        raise DrafterError(f"{folder / CONFIG} does not hold an object")
+    return config
+
+
+def take(weights: Weights, name: str, *shape: int) -> NDArray[Any]:
+    """Return a tensor of floats. Raises WeightsError for one that is missing, of another shape or no float."""
+    if (found := weights.shape(name)) != shape:
+        raise WeightsError(
+            f"{weights.folder}: {name} has the shape {list(found)} where config.json implies {list(shape)}"
+        )
+    if weights.dtype(name) not in FLOATS:
+        raise WeightsError(
+            f"{weights.folder}: {name} is {weights.dtype(name)}, and only 16, 32 and 64 bit floats are read"
+        )
+    return weights.raw(name)
+
+
+def take_norm(weights: Weights, name: str, width: int, kind: str = "rms") -> NDArray[np.float32]:
+    """Return what a norm of a DecoderSpec's ``kind`` multiplies by [width]; raises WeightsError as ``take``."""
+    weight = widened(take(weights, name, width), weights.dtype(name))
+    return weight + np.float32(kind == "unit")
+
+
+def output_head(weights: Weights, spec: DecoderSpec) -> str:
+    """Return the name of a decoder's output head [V, H]; no tensor has it where there is no head."""
+    tail = "embed_tokens.weight" if spec.tied else "lm_head.weight"
+    own = f"{decoder_prefix(weights.names())}{tail}"
+    return own if own in weights else next((name for name in weights.names() if name.endswith(tail)), own)
+
+
+def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> Found | None:
+    """Return the MTP module of the checkpoint ``weights`` of the model ``name``; None where it holds none.
+
+    Raises WeightsError naming a tensor that is missing, unexpected, of the wrong shape or no float.
+    """
+    prefix = decoder_prefix(weights.names())
+    modules = mtp_prefixes(weights, target, prefix)
+    if not modules:
+        return None
+    module, parts, layer = modules[0], NUMBERED, modules[0]
+    if module == "mtp.":
+        parts, layer = NAMED, "mtp.layers.0."
+    held = _parts(weights, module, parts, target)
+    if "enter.embedding" in held and _same(held["enter.embedding"], weights.raw(f"{prefix}embed_tokens.weight")):
+        del held["enter.embedding"]
+    held["fuse.norms"] = take_norm(weights, f"{prefix}norm.weight", target.hidden, target.norm)[None, :]
+    held["vocabulary"] = np.arange(target.vocabulary, dtype=np.int32)
+    head = held.pop("lm_head.weight", None)
+    tensors = {
+        "model.embed_tokens.weight": weights.raw(output_head(weights, target)) if head is None else head,
+        "model.norm.weight": weights.raw(f"{module}{parts['model.norm.weight']}.weight"),
+    }
+    known, depth = {f"{module}{part}.weight" for part in parts.values()}, _depth(weights, modules)
+    for own in weights.names():
+        if own.startswith(layer) and own not in known:
+            tensors[LAYER + own.removeprefix(layer)] = weights.raw(own)
+        elif own.startswith(module) and own not in known and not own.startswith("mtp.layers."):
+            raise WeightsError(f"{weights.folder}: an MTP module has no use for {own}")
+    spec = HeadsSpec(
+        kind="recurrent", taps=(target.layers - 1,), hidden=target.hidden, eps=target.eps, steps=depth, target=name,
+        digest=digest, vocabulary=target.vocabulary, provenance={"checkpoint": str(weights.folder), "module": module},
+    )  # fmt: skip
+    # neither layout says which kind of layer its module is where a model has several: the last layer's is taken
+    block = replace(target, layers=1, ropes=target.ropes[-1:], windows=target.windows[-1:], tied=True, composite=False)
+    said = f"{weights.folder} holds {depth} MTP modules, and the first of them makes every guess" if depth > 1 else None
+    where = weights.folder
+    return Found(spec, held_weights(where, held), block, held_weights(where, tensors), layer, said=said)
+
+
+def read_mtp_folder(folder: Path, config: Mapping[str, Any], own: DecoderSpec, name: str, digest: str) -> Found:
+    """Return the MTP module of another copy of the target ``name``, whose spec and digest are ``own`` and ``digest``.
+
+    Raises DrafterError for a folder without one, of a family that is not in the table, or of another model;
+    WeightsError as ``read_mtp`` does.
+    """
+    try:
+        spec = read_spec(config)
+    except UnsupportedModel as fault:
+        raise DrafterError(f"{folder} cannot draft, because {fault}") from fault
+    weights = open_weights(folder)
+    theirs = weights_digest(weights, spec)
+    found = read_mtp(weights, spec, name, digest)
+    if found is None:
+        raise DrafterError(f"{folder} holds neither an MTP module nor EAGLE-3 heads")
+    if theirs != digest or spec.vocabulary != own.vocabulary or spec.hidden != own.hidden:
+        raise DrafterError(f"{folder} holds the MTP module of another model ({theirs}), not of {name} ({digest})")
+    return found
+
+
+def foreign_module(folder: Path) -> str | None:
+    """Say why the MTP module of a model outside the decoder table is not read; None where there is none."""
+    names = open_weights(folder).names()
+    if not any(name.endswith(".eh_proj.weight") or name == "mtp.fc.weight" for name in names):
+        return None
+    kind = read_config(folder).get("model_type")
+    return f"the MTP module of {folder} is not read, because model type {kind!s:.40} has no entry in the decoder table"
+
+
+def damaged(why: str, weights: Weights, target: DecoderSpec, digest: str) -> WeightsError:
+    """Return what to raise where the heads that were trained here for the target of ``weights`` cannot be used.
+
+    ``why`` says what is wrong with them; it is DamagedHeads where there are others.
+    """
+    try:
+        packaged = packaged_heads(digest)
+    except (DrafterError, WeightsError) as fault:
+        return WeightsError(f"{why}, and {fault}")
+    if packaged is not None:
+        return DamagedHeads(why, "the heads that came with foredraft", str(packaged))
+    if mtp_prefixes(weights, target, decoder_prefix(weights.names())):
+        return DamagedHeads(why, "the heads in the model's own checkpoint", str(weights.folder))
+    return WeightsError(why)
+
+
+def _parts(weights: Weights, module: str, parts: Mapping[str, str], target: DecoderSpec) -> dict[str, NDArray[Any]]:
+    """Return what a module reads before and after its layer, by our names."""
+    wide, held = target.hidden, dict[str, NDArray[Any]]()
+    for ours, part in parts.items():
+        name = f"{module}{part}.weight"
+        if ours in OWN:
+            if name in weights:
+                held[ours] = take(weights, name, target.vocabulary, wide)
+        elif ours == "enter.weight":
+            held[ours] = take(weights, name, wide, 2 * wide)
+        else:
+            held[ours] = take_norm(weights, name, wide, target.norm)
+    return held
+
+
+def _depth(weights: Weights, modules: tuple[str, ...]) -> int:
+    """Return how many modules follow each other."""
+    if modules[0] != "mtp.":
+        return len(modules)
+    return len({name.split(".")[2] for name in weights.names() if name.startswith("mtp.layers.")})
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.dtype == b.dtype and bool(np.array_equal(a, b))

@@ -1,0 +1,1 @@
+"""Names of models to folders: aliases, fetching, the default model's wheel."""

@@ -1,0 +1,1 @@
+"""The native CPU pass as a Model: packing, blocks, sampling."""

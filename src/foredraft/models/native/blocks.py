@@ -1,0 +1,116 @@
+"""Which matrices of a GGUF the native pass runs in the file's own blocks, and which it keeps in bfloat16, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Final
+
+from foredraft.errors import WeightsError
+from foredraft.models.gguf.tensors import Bytes
+from foredraft.models.gguf.weights import GgufWeights
+from foredraft.models.native.structs import BLOCKS
+from foredraft.models.spec import DecoderSpec
+from foredraft.models.weights.base import Weights, decoder_prefix
+
+TILE: Final = 16  # outputs that the packed form holds together, all of one type
+ROUNDED: Final = ("F16", "F32")  # what bf16 holds in part
+_WIDE: Final = "BF16"
+_LAYER: Final = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+_FUSED: Final = (*("self_attn.qkv_proj",) * 3, "self_attn.o_proj", *("mlp.gate_up_proj",) * 2, "mlp.down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What is run how: ``kinds`` as ``native_spec`` takes them, and by name the type of each matrix kept in blocks.
+
+    ``path`` is the file, ``raw`` gives a matrix's blocks [rows, bytes of a row], ``read_bytes`` are those of all that a
+    pass reads whole. ``said`` is what is widened and what that takes, and what is rounded; None where nothing is.
+    """
+
+    path: Path
+    kinds: tuple[str, ...]
+    stored: Mapping[str, str]
+    raw: Callable[[str], Bytes]
+    read_bytes: int
+    said: str | None
+
+
+def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
+    """Return how the matrices of a decoder are run. Raises WeightsError for one that is missing."""
+    order = matrices_of(spec, weights)
+    parted: set[str] = set()
+    for first in range(2, len(order), len(_LAYER)):
+        mine = order[first : first + 3]  # q, k and v
+        if _parted(spec, [weights.kind(name) for name in mine]):
+            parted.update(mine)
+    chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
+    stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
+    whole = set(order[1:])  # a pass reads rows of the embedding
+    read = sum(_bytes(weights, name, chosen[name]) for name in whole)
+    said = _said(weights, chosen, parted)
+    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, said)
+
+
+def matrices_of(spec: DecoderSpec, weights: Weights) -> list[str]:
+    """Return the names of a decoder's matrices in the order of the library's ``kinds``.
+
+    Raises WeightsError where there is no output head.
+    """
+    names = weights.names()
+    prefix = decoder_prefix(names)
+    embedding = f"{prefix}embed_tokens.weight"
+    head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
+    if head is None:
+        raise WeightsError(f"{weights.folder} has no output head, and its config does not tie it to the embedding")
+    leaves = _FUSED if spec.fused else _LAYER
+    return [embedding, head, *(f"{prefix}layers.{at}.{leaf}.weight" for at in range(spec.layers) for leaf in leaves)]
+
+
+def _choice(kind: str) -> str:
+    return kind if kind in BLOCKS else _WIDE
+
+
+def _parted(spec: DecoderSpec, kinds: list[str]) -> bool:
+    """Say whether q, k and v, which the packed form holds as one matrix, would share tiles of different types."""
+    widths = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim)
+    return len({_choice(kind) for kind in kinds}) > 1 and any(width % TILE for width in widths)
+
+
+def _bytes(weights: GgufWeights, name: str, kind: str) -> int:
+    return weights.stored_bytes(name) if kind in BLOCKS else 2 * prod(weights.shape(name))
+
+
+def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> str | None:
+    """Return which matrices take more memory than in the file, and which wider floats are rounded to bf16."""
+    grown = [n for n, kind in chosen.items() if kind == _WIDE and weights.stored_bytes(n) < _bytes(weights, n, kind)]
+    plain = [n for n, kind in chosen.items() if kind == _WIDE and weights.kind(n) in ROUNDED]
+    said = [_rounded(weights, plain, len(chosen))] if plain else []
+    if not grown:
+        return said[0] if said else None
+    types = ", ".join(sorted({weights.kind(name) for name in grown}))
+    wide = sum(_bytes(weights, name, _WIDE) for name in grown)
+    small = sum(weights.stored_bytes(name) for name in grown)
+    verb = "is" if len(grown) == 1 else "are"
+    split = ": q, k and v differ, and are not multiples of 16 wide" if parted.intersection(grown) else ""
+    widened = (
+        f"{len(grown)} of {len(chosen)} matrices ({types}{split}) {verb} widened to bf16: "
+        f"{_size(wide)} instead of {_size(small)}"
+    )
+    return "; ".join([widened, *said])
+
+
+def _rounded(weights: GgufWeights, names: Sequence[str], count: int) -> str:
+    """Return what bf16 costs matrices that were stored as wider floats."""
+    types = ", ".join(sorted({weights.kind(name) for name in names}))
+    verb = "is" if len(names) == 1 else "are"
+    return f"{len(names)} of {count} matrices ({types}) {verb} rounded to bf16: --dtype f32 keeps them whole"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.0f} MB" if count >= 10_000_000 else f"{count / 1e6:.2f} MB"

@@ -1,0 +1,1 @@
+"""One decoder in torch for every family in the table."""

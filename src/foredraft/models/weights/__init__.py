@@ -1,0 +1,1 @@
+"""Tensors of a checkpoint by name, from safetensors or from memory."""

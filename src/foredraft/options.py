@@ -1,0 +1,222 @@
+"""The options of one generation: read once, checked once, never ignored."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict, cast
+
+from foredraft.core.draft import Drafter
+from foredraft.core.sampling import SamplingParams
+from foredraft.engine.shaping import ShapingOptions
+from foredraft.errors import OptionError
+from foredraft.grammar.source import GrammarSource
+from foredraft.retrieval.folder import check_scope
+from foredraft.sampling_options import MAX_N, bad_words, grammar, logprobs, number, shaping, switch, text, whole
+
+MAX_TOKENS: Final = 512
+RULES: Final = ("auto", "ratio", "coupled")
+
+
+class Options(TypedDict, total=False):
+    """Keywords of ``generate``, ``stream`` and ``Conversation.send``, named as on the command line.
+
+    The last six have transformers' names and meaning.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: int | Sequence[int]
+    system: str | None
+    raw: bool
+    drafter: str | Drafter
+    draft_tokens: int | str
+    draft_temperature: float | None
+    rule: str
+    prediction: str | Sequence[int] | None
+    cache_scope: str | None
+    min_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | str | None
+    bad_words: str | Sequence[str] | None
+    logprobs: int | None
+    n: int
+    json_schema: Mapping[str, Any] | str | None
+    regex: str | None
+    max_new_tokens: int
+    do_sample: bool
+    assistant_model: Any
+    prompt_lookup_num_tokens: int
+    num_assistant_tokens: int
+    assistant_early_exit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one generation will do. ``drafter`` and ``draft_tokens`` are None where the model's own defaults hold.
+
+    ``shaping`` lacks the ``bad_words``, which are text until a tokenizer has read them (``prompts.bad_word_ids``).
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = MAX_TOKENS
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    system: str | None = None
+    raw: bool = False
+    drafter: object = None
+    draft_tokens: int | None = None
+    draft_temperature: float | None = None
+    rule: str = "auto"
+    prediction: str | tuple[int, ...] | None = None
+    cache_scope: str | None = None
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
+    bad_words: tuple[str, ...] = ()
+    grammar: GrammarSource | None = None
+    logprobs: int | None = None  # how many of the likeliest tokens are told beside each; None for none at all
+    n: int = 1
+    template: tuple[tuple[str, bool | str], ...] = ()  # variables of the chat template
+
+
+def settle(options: Options) -> Settings:
+    """Check every option and return what it comes to. Raises OptionError, one sentence a fault."""
+    given = {name: value for name, value in cast("dict[str, Any]", options).items() if value is not None}
+    for name in given:
+        if name not in Options.__annotations__:
+            raise OptionError(f"unknown option {name!r}{_nearest(name)}")
+    if given.get("rule", "auto") not in RULES:
+        raise OptionError(f"rule must be auto, ratio or coupled, not {given['rule']!r}")
+    drafter, draft_tokens = _drafting(given)
+    max_tokens = _max_tokens(given)
+    return Settings(
+        sampling=SamplingParams(
+            temperature=_temperature(given),
+            top_k=whole("top_k", given.get("top_k", 0), least=0),
+            top_p=number("top_p", given.get("top_p", 1.0)),
+            min_p=number("min_p", given.get("min_p", 0.0)),
+        ),
+        max_tokens=max_tokens,
+        seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
+        stop=_stop(given.get("stop", ())),
+        stop_token_ids=_stop_ids(given.get("stop_token_ids", ())),
+        system=None if "system" not in given else text("system", given["system"]),
+        raw=switch("raw", given.get("raw", False)),
+        drafter=drafter,
+        draft_tokens=draft_tokens,
+        draft_temperature=draft_warmth(given.get("draft_temperature")),
+        rule=given.get("rule", "auto"),
+        prediction=_prediction(given.get("prediction")),
+        cache_scope=None if "cache_scope" not in given else check_scope(given["cache_scope"]),
+        shaping=shaping(given, max_tokens),
+        bad_words=bad_words(given.get("bad_words", ())),
+        grammar=grammar(given),
+        logprobs=logprobs(given.get("logprobs")),
+        n=whole("n", given.get("n", 1), least=1, most=MAX_N),
+    )
+
+
+def check_vocabulary(settings: Settings, vocabulary: int) -> None:
+    """Refuse tokens that a vocabulary of so many does not have. Raises OptionError."""
+    for token in settings.stop_token_ids:
+        if token >= vocabulary:
+            raise OptionError(f"stop token {token} is not in the vocabulary of {vocabulary}")
+    for token, _ in settings.shaping.logit_bias:
+        if token >= vocabulary:
+            raise OptionError(f"logit_bias names token {token}, which is not in the vocabulary of {vocabulary}")
+
+
+def draft_length(value: object) -> int | None:
+    """Return a draft length; None for "auto", the planner's. Raises OptionError."""
+    return None if value in ("auto", None) else whole("draft_tokens", value, least=0)
+
+
+def draft_warmth(value: object) -> float | None:
+    """Return the drafter's own temperature; None for the request's. Raises OptionError."""
+    if value is None:
+        return None
+    temperature = number("draft_temperature", value)
+    if temperature < 0:
+        raise OptionError(f"draft_temperature must be at least 0, not {temperature}")
+    return temperature
+
+
+def _drafting(given: Mapping[str, Any]) -> tuple[object, int | None]:
+    drafter = given.get("drafter")
+    draft_tokens = draft_length(given.get("draft_tokens"))
+    if "assistant_model" in given:
+        if drafter is not None:
+            raise OptionError("drafter and assistant_model name two drafters: give one")
+        drafter = AssistantModel(given["assistant_model"])
+    if "prompt_lookup_num_tokens" in given:
+        if drafter is not None:
+            raise OptionError("prompt_lookup_num_tokens asks for the lookup drafter, but another is named: give one")
+        drafter = "lookup"
+        draft_tokens = whole("prompt_lookup_num_tokens", given["prompt_lookup_num_tokens"], least=1)
+    if "assistant_early_exit" in given:
+        if drafter is not None:
+            raise OptionError("assistant_early_exit asks for the layers drafter, but another is named: give one")
+        drafter = f"layers:{whole('assistant_early_exit', given['assistant_early_exit'], least=1)}"
+    if "num_assistant_tokens" in given:
+        draft_tokens = whole("num_assistant_tokens", given["num_assistant_tokens"], least=1)
+    return drafter, draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantModel:
+    """A draft model by transformers' name for it: a name, a folder or a model object."""
+
+    model: Any
+
+
+def _prediction(value: object) -> str | tuple[int, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value:
+        return text("prediction", value)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not len(value):
+        raise OptionError(f"prediction must be text or token ids, and not empty, not {value!r:.60}")
+    return tuple(whole("a token of a prediction", token, least=0) for token in value)
+
+
+def _temperature(given: Mapping[str, Any]) -> float:
+    if "do_sample" not in given:
+        return number("temperature", given.get("temperature", 0.0))
+    if not switch("do_sample", given["do_sample"]):
+        if given.get("temperature", 0) not in (0, 1):
+            raise OptionError(f"do_sample=False is greedy, and temperature {given['temperature']} is not: give one")
+        return 0.0
+    return number("temperature", given.get("temperature", 1.0))
+
+
+def _max_tokens(given: Mapping[str, Any]) -> int:
+    names = [name for name in ("max_tokens", "max_new_tokens") if name in given]
+    if len(names) == 2 and given[names[0]] != given[names[1]]:
+        raise OptionError("max_tokens and max_new_tokens mean the same and differ: give one")
+    return whole(names[0], given[names[0]], least=1) if names else MAX_TOKENS
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    strings: tuple[object, ...] = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    for s in strings:
+        if not isinstance(s, str) or not s:
+            raise OptionError(f"a stop string must be text that is not empty, not {s!r}")
+    return tuple(text("stop", s) for s in strings)
+
+
+def _stop_ids(value: object) -> frozenset[int]:
+    ids: Iterable[object] = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
+    return frozenset(whole("stop_token_ids", i, least=0) for i in ids)
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, Options.__annotations__, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""One loaded model, whoever asks it: drafters, planner, memory, requests."""

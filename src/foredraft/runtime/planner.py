@@ -1,0 +1,92 @@
+"""The planner of one model: made when it is first needed, with costs that were measured on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from foredraft._version import __version__
+from foredraft.core.draft import Drafter, Planner
+from foredraft.engine.fixed_planner import FixedPlanner
+from foredraft.engine.tally import Tally
+from foredraft.planning.choose import Chooser
+from foredraft.planning.costs import Costs
+from foredraft.planning.planner import AutoPlanner
+from foredraft.result import Pace
+from foredraft.runtime.host import Host
+from foredraft.runtime.pass_table import pass_table
+
+
+class Planning:
+    """Plans for one model. What it learns of machine and texts serves all that the model is asked."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._auto: AutoPlanner | None = None
+
+    def planner(self, length: int | None) -> Planner:
+        """Return the planner of a generation: one of a fixed length, or where that is None the one that decides."""
+        return self.auto() if length is None else FixedPlanner(length)
+
+    def auto(self) -> AutoPlanner:
+        """Return the planner that decides; the first time passes are timed, unless that was done here before."""
+        if self._auto is None:
+            host = self._host
+            threads = getattr(host.target.model, "threads", None)
+            facts = {
+                "version": __version__, "identity": host.identity, "tier": host.tier, "device": host.device,
+                "dtype": host.dtype, "threads": threads, "machine": machine(),
+            }  # fmt: skip
+            name = f"{host.identity}-{host.tier}-{host.dtype}-{threads}.json"
+            kept = host.cache / "costs" / name if host.identity and host.folder is not None else None
+            self._auto = AutoPlanner(Costs(pass_table(host.target.model, host.context, kept, facts)))
+        return self._auto
+
+    def pace(self, tally: Tally, drafter: Drafter, context: int) -> Pace:
+        """Return what plain decoding would have given, and what was decided and why, in a few words.
+
+        Both are None where nothing was planned.
+        """
+        if self._auto is None:
+            return Pace(None, None)
+        seconds = self.plain_seconds(1, context)
+        planned = isinstance(drafter, Chooser) and tally.passes
+        reason = why(self._auto, tally, drafter, context) if planned else None
+        return Pace(None if seconds is None else 1.0 / seconds, reason)
+
+    def plain_seconds(self, texts: int, context: int) -> float | None:
+        """Return what a round without guesses takes for texts of ``context`` tokens together; None if never timed."""
+        if self._auto is None:
+            return None
+        costs = self._auto.costs
+        return (costs.seconds(texts, context, context) + self._auto.means.plain) * costs.pace
+
+
+def why(planner: AutoPlanner, tally: Tally, drafter: Drafter, context: int) -> str:
+    """Return in a few words whether a text was drafted for, and why: what a guess costs, and how they fared."""
+    sources = drafter.sources if isinstance(drafter, Chooser) else ()
+    quote = planner.price(context)
+    share = sum(quote.steps[:4]) / 4 / quote.plain
+    words = f"verifying a guess costs {100 * share:.0f} % of a token here"
+    if tally.total.drafted:
+        return f"on: {tally.total.drafted / tally.passes:.1f} guesses a pass, {words}{_fared(tally)}"
+    mute = [source.name for source in sources if quote.by(source).best()[0] > 0.0]
+    if mute:
+        return f"on: {' and '.join(mute)} had no guess to make"
+    known = [f", {s.name} acceptance {s.acceptance.chance(0):.2f}" for s in sources if s.acceptance.tested]
+    return f"off: {words}{''.join(known)}"
+
+
+def _fared(tally: Tally) -> str:
+    return "".join(f", {name} acceptance {c.accepted / c.drafted:.2f}" for name, c in tally.by_drafter.items())
+
+
+def machine() -> str:
+    """Return what tells this machine from another: its processor, and how many it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{os.cpu_count()} x {next(named, '') or platform.processor() or platform.machine()}"

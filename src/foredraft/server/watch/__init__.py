@@ -1,0 +1,1 @@
+"""What looks on: metrics, the page, the API's own document."""

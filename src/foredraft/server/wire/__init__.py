@@ -1,0 +1,1 @@
+"""What crosses the wire: requests, responses and events as OpenAI writes them."""

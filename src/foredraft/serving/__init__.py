@@ -1,0 +1,1 @@
+"""A loaded model as the backend of a server."""

@@ -1,0 +1,1 @@
+"""The system below: files, JSON, sizes in words, facts of the machine."""

@@ -1,0 +1,1 @@
+"""The target's answers and what its layers hold, collected and kept on disk."""

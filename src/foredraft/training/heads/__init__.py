@@ -1,0 +1,1 @@
+"""Heads and draft models, trained in torch."""

@@ -1,0 +1,1 @@
+"""The search for sub-layers to draft with."""

@@ -1,0 +1,86 @@
+"""The target's own greedy answers: what a search for a drafter measures against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from foredraft.core.draft import Drafter, Watch
+from foredraft.core.sequence import Sequence as Text
+from foredraft.drafters.none import NoDrafter
+from foredraft.engine.fixed_planner import FixedPlanner
+from foredraft.engine.loop import run
+from foredraft.runtime.host import Host
+
+WIDTH: Final = 8  # answers that are generated side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt and what the target greedily says to it, as token ids: all of it, and the prompt's length."""
+
+    tokens: tuple[int, ...]
+    prompt: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of the answer itself."""
+        return len(self.tokens) - self.prompt
+
+
+def greedy_text(host: Host, prompt: Sequence[int], length: int) -> Text:
+    """Return a sequence ready to be answered greedily, with ``length`` tokens at most."""
+    words = host.tokenizer
+    return Text(
+        tokens=list(prompt),
+        limit=min(len(prompt) + length, host.context),
+        noise=host.sampler.noise(0),
+        law=host.sampler.law,
+        stop_ids=frozenset(() if words is None else words.stop_ids),
+    )
+
+
+def run_all(
+    host: Host,
+    texts: Sequence[Text],
+    drafter: Drafter,
+    length: int,
+    watches: Sequence[Watch] = (),
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run sequences to their end, drafting so many tokens a round, or until ``over`` says so after one.
+
+    Raises what kept a token from being drawn.
+    """
+    with closing(run(texts, host.target, drafter, FixedPlanner(length), watches, WIDTH)) as rounds:
+        for outcomes in rounds:
+            for sequence, _ in outcomes:
+                if sequence.fault is not None:
+                    raise sequence.fault
+            if over():
+                return
+
+
+def greedy_answers(
+    host: Host,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    tell: Callable[[int, int], None],
+    over: Callable[[], bool] = lambda: False,
+) -> list[Answer]:
+    """Return the target's answer to each prompt; ``tell`` hears (done, of).
+
+    Once ``over`` says so, the prompts that are left go unanswered, and the answers on their way end where they are.
+    """
+    answers: list[Answer] = []
+    for at in range(0, len(prompts), WIDTH):
+        tell(at, len(prompts))
+        texts = [greedy_text(host, prompt, length) for prompt in prompts[at : at + WIDTH]]
+        run_all(host, texts, NoDrafter(), 0, over=over)
+        answers += [Answer(tuple(text.tokens), text.prompt_length) for text in texts]
+        if over():
+            break
+    tell(len(prompts), len(prompts))
+    return answers

@@ -18,8 +18,8 @@ from foredraft.models.heads.open import open_heads
 from foredraft.models.model import Rows
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.sampling import NativeNoise
-from foredraft.models.native.structs import tiers
 from foredraft.models.spec import read_spec
+from foredraft.native.library import tiers
 from tests.models.heads import make_heads
 
 SIZES = {"hidden": 96, "layers": 3, "mlp": 200, "heads": 6, "kv_heads": 3, "vocabulary": 500}

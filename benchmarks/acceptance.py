@@ -41,9 +41,10 @@ from target_answers import SLOTS, write
 
 import foredraft
 from foredraft.core.accept import accept, coupled
-from foredraft.core.draft import ROOT, Draft, Round
+from foredraft.core.draft import ROOT, Draft
 from foredraft.core.law import Law
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text

@@ -17,7 +17,7 @@ from made_models import write
 from target_answers import Answer
 from torch import Tensor, nn
 
-from foredraft.models.weights.base import open_weights
+from foredraft.models.checkpoint import open_weights
 
 OTHERS = 4096  # unlikely tokens that a step looks at
 PLACES = 512  # rows of logits in memory at a time

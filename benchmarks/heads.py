@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import finish, load, parser, read_prompts, spread
 
 import foredraft
-from foredraft.core.draft import Draft, Round
+from foredraft.core.draft import Draft
 from foredraft.core.law import Point
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote

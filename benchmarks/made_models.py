@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.models.weights.base import TYPES, open_weights
+from foredraft.models.checkpoint import open_weights
+from foredraft.models.weights.base import TYPES
 
 PER_LAYER = ("layer_types", "no_rope_layers")
 LEFT_OUT = ("model.safetensors.index.json", "foredraft.json")

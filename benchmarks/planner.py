@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "planning"))
 from common import finish, load, parser, read_prompts, spread
 
 import foredraft
-from foredraft.core.draft import Draft, Round, Watch
+from foredraft.core.draft import Draft
+from foredraft.core.protocols import Round, Watch
 from foredraft.measure.bench.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner

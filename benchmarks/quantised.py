@@ -37,8 +37,8 @@ import foredraft
 from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.models.hub.fetch import resolve
 from foredraft.models.identity import folder_identity
-from foredraft.models.native.structs import cores
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
+from foredraft.system.machine import cores
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 CONTEXT: Final = 200

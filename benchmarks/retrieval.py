@@ -36,7 +36,8 @@ from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedQuote
-from foredraft.retrieval.index import END, retrieval
+from foredraft.retrieval.backend import retrieval
+from foredraft.retrieval.index import END
 from foredraft.retrieval.memory import Memory
 from foredraft.runtime.drafters import BRANCHES
 

@@ -28,8 +28,8 @@ from common import finish, load, parser, read_prompts, spread
 from made_models import random_llama
 
 from foredraft.core import round as rounds
-from foredraft.core.draft import Round
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.sampling import LawOf, SamplingParams, law_of
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup

@@ -8,7 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack, overload
 
-from foredraft.core.draft import Drafter, Planner, Watch
+from foredraft.checks import switch
+from foredraft.core.protocols import Drafter, Planner, Watch
 from foredraft.engine.law_watch import LawWatch
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
@@ -26,7 +27,6 @@ from foredraft.runtime.notices import notices_of
 from foredraft.runtime.planner import Planning
 from foredraft.runtime.recent_text import CACHE_TOKENS, RecentText, check_cache
 from foredraft.runtime.request import Request, Requests
-from foredraft.sampling_options import switch
 from foredraft.system.files import Progress
 
 DEFAULT_MODEL = "smollm2-135m"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Unpack
 
 from foredraft.api import LanguageModel, Stream
+from foredraft.checks import is_text
+from foredraft.checks import text as check_text
 from foredraft.errors import OptionError, PromptError, TokenizerError
-from foredraft.grammar.source import is_text
 from foredraft.options import Options
-from foredraft.sampling_options import text as check_text
 
 
 class Conversation:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from foredraft.checks import is_text
 from foredraft.errors import OptionError, PromptError, PromptTooLong
-from foredraft.grammar.source import is_text
 from foredraft.options import Settings
 from foredraft.tokenizer.tokenizer import Tokenizer
 

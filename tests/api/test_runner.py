@@ -11,7 +11,7 @@ import pytest
 import foredraft
 from foredraft.errors import ModelError, OptionError, UnsupportedModel
 from foredraft.models import runner
-from foredraft.models.native.structs import cores
+from foredraft.system.machine import cores
 from tests.tiny import make_chat_model
 
 WHY = "the native pass was not built"

@@ -14,7 +14,7 @@ import pytest
 from foredraft.cli.main import main
 from foredraft.cli.stored import import_files as imports
 from foredraft.errors import ModelError, StorageError
-from foredraft.retrieval.index import retrieval
+from foredraft.retrieval.backend import retrieval
 from foredraft.retrieval.store import Store
 from tests.cli.conftest import Ask
 from tests.cli.test_chat import Keyboard

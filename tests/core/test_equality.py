@@ -14,9 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.core.draft import ROOT, Draft, Outcome, Round
+from foredraft.core.draft import ROOT, Draft, Outcome
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedPlanner

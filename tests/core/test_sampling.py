@@ -19,9 +19,10 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from foredraft.core.distribution import distribution
 from foredraft.core.draft import ROOT, Draft
 from foredraft.core.law import Dense, Point
-from foredraft.core.sampling import SamplingParams, distribution, filtered, law_of
+from foredraft.core.sampling import SamplingParams, filtered, law_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import NumericalError, OptionError
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Law
+from foredraft.core.protocols import Round, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedQuote

@@ -27,8 +27,9 @@ from foredraft.engine.shaping import ShapingOptions, shaper
 from foredraft.errors import DamagedHeads, DrafterError, WeightsError
 from foredraft.models.heads import file as heads_file_module
 from foredraft.models.heads.file import heads_file
+from foredraft.models.heads.modules import RecurrentHeads
 from foredraft.models.heads.native import NativeHeads
-from foredraft.models.heads.open import RecurrentHeads, open_heads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.model import Rows
 from foredraft.models.native.sampling import NativeNoise, native_law
 from foredraft.models.target import CachedTarget

@@ -17,9 +17,10 @@ from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import ModelError, OptionError
 from foredraft.retrieval import index as retrieval_index
 from foredraft.retrieval import native
+from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.calibration import STRENGTH, Calibration, prior
 from foredraft.retrieval.copier import Copier
-from foredraft.retrieval.index import BUCKETS, END, MEMORY, Retrieval, retrieval
+from foredraft.retrieval.index import BUCKETS, END, MEMORY
 from foredraft.retrieval.memory import GENERATIONS, Memory
 from foredraft.retrieval.portable import PortableIndex, PortableSearch
 from foredraft.retrieval.prediction import LOST, Cursor

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.core.draft import Draft, Drafter, Outcome, Planner, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Planner
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.core.draft import Drafter
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence
 from foredraft.drafters.lookup import Lookup
@@ -18,10 +18,10 @@ from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.loop import run
 from foredraft.errors import NumericalError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import open_weights
 from tests.models.checkpoints import make_checkpoint
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.core.draft import Outcome, Round, Scored
+from foredraft.core.draft import Outcome, Scored
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter

@@ -11,7 +11,8 @@ import pytest
 
 import foredraft
 from foredraft import LanguageModel
-from foredraft.core.draft import Draft, Drafter
+from foredraft.core.draft import Draft
+from foredraft.core.protocols import Drafter
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine import scheduler

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foredraft.core.draft import Draft, Drafter
+from foredraft.core.draft import Draft
+from foredraft.core.protocols import Drafter
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter

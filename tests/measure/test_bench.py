@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.first import FirstOf

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored, Watch
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Dense, Law
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text

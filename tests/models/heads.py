@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import HeadsSpec, write_heads
 from foredraft.models.identity import weights_digest
 from foredraft.models.spec import read_spec
-from foredraft.models.weights.base import open_weights
 
 Tensors = dict[str, Any]
 

@@ -21,11 +21,11 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError, StorageError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.hub import fetch, wheel
 from foredraft.models.hub.fetch import cached, resolve
 from foredraft.models.hub.registry import ALIASES, DEFAULT_MODEL, PAIRS, Alias, Wheel
-from foredraft.models.weights.base import open_weights
 from tests.models.checkpoints import make_checkpoint
 from tests.models.gguf_files import model_file
 

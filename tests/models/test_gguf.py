@@ -34,8 +34,9 @@ from foredraft.models.gguf.config import Keys
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.header import read_header, readable
 from foredraft.models.gguf.rope import add_rope_scaling, llama3_divisors
-from foredraft.models.gguf.tensors import to_bf16, unrotate
+from foredraft.models.gguf.stored import unrotate
 from foredraft.models.spec import read_spec
+from foredraft.models.weights.floats import to_bf16
 from foredraft.system import files as store
 from tests.models.checkpoints import make_checkpoint
 from tests.models.gguf_files import letters, model_file, permuted

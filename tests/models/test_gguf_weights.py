@@ -14,16 +14,17 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import StorageError, UnsupportedModel, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.gguf import weights as gguf_weights
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.link import LINK, read_link, weight_bytes
-from foredraft.models.gguf.tensors import to_bf16
 from foredraft.models.gguf.weights import GgufWeights, open_gguf
 from foredraft.models.heads.open import head_rows
 from foredraft.models.identity import folder_identity, known_identity, weights_digest
 from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
-from foredraft.models.weights.base import held_weights, open_weights
+from foredraft.models.weights.base import held_weights
+from foredraft.models.weights.floats import to_bf16
 from tests.models.gguf_files import model_file
 from tests.models.quantised_files import BLOCKS, quantised, quantised_file, random_blocks
 from tests.models.test_gguf import checkpoint

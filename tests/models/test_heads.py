@@ -16,17 +16,20 @@ from safetensors.torch import load_file, save_file
 
 from foredraft.core.sampling import SamplingParams
 from foredraft.errors import DrafterError, ModelError, VocabularyMismatch, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads import file as heads_file_module
 from foredraft.models.heads import open as heads_module
 from foredraft.models.heads.file import find_heads, heads_file, read_heads, write_heads
+from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.native import NativeHeads
-from foredraft.models.heads.open import MedusaHeads, RecurrentHeads, block_spec, block_weights, head_rows, open_heads
+from foredraft.models.heads.open import block_spec, block_weights, head_rows, open_heads
 from foredraft.models.identity import weights_digest
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.model import Rows
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.sampling import NativeNoise
 from foredraft.models.spec import read_spec
-from foredraft.models.weights.base import decoder_prefix, open_weights, widened
+from foredraft.models.weights.floats import widened
 from tests.models.checkpoints import make_checkpoint
 from tests.models.heads import make_heads, random_heads, spec_of_heads
 from tests.models.test_torch_decoder import TEXT, open_decoder

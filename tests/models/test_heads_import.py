@@ -20,15 +20,17 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import DamagedHeads, DrafterError, VocabularyMismatch, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads import open as heads_module
 from foredraft.models.heads.file import heads_file
+from foredraft.models.heads.modules import EagleHeads, RecurrentHeads
 from foredraft.models.heads.native import NativeHeads
-from foredraft.models.heads.open import EagleHeads, RecurrentHeads, open_heads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.identity import weights_digest
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import decoder_prefix, open_weights
 from tests.models.checkpoints import make_checkpoint
 from tests.models.foreign_heads import Tensors, add_mtp, make_eagle3, read, write
 from tests.models.heads import make_heads

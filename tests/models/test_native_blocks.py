@@ -13,6 +13,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import OptionError, StorageError, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.identity import folder_identity
@@ -22,10 +23,10 @@ from foredraft.models.native.blocks import Blocks, blocks_of
 from foredraft.models.native.layout_digest import layout_of
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.packing import FILE
-from foredraft.models.native.structs import BLOCKS, tiers
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import open_weights
+from foredraft.native.library import tiers
+from foredraft.native.structs import BLOCKS
 from foredraft.system.sizes import size_of
 from tests.models.gguf_files import model_file
 from tests.models.quantised_files import quantised, quantised_file

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.model import Rows
 from foredraft.models.slots import Slots, common_prefix
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import open_weights
 from tests.models.checkpoints import make_checkpoint
 
 V = 97

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from foredraft.errors import OptionError, WeightsError
+from foredraft.models.checkpoint import SINGLE, open_weights
 from foredraft.models.model import Rows
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import SINGLE, open_weights
 from tests.models.checkpoints import FAMILIES, make_checkpoint
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from foredraft.errors import ModelNotFound, WeightsError
-from foredraft.models.weights.base import DRAFTED, INDEX, SINGLE, open_file, open_weights
+from foredraft.models.checkpoint import DRAFTED, INDEX, SINGLE, open_file, open_weights
 
 GOOD = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 

@@ -24,6 +24,7 @@ class Mutant:
 
 
 ACCEPT, ROUND, SAMPLING = "foredraft.core.accept", "foredraft.core.round", "foredraft.core.sampling"
+DISTRIBUTION = "foredraft.core.distribution"
 LAW, NOISE, SEQUENCE = "foredraft.core.law", "foredraft.core.noise", "foredraft.core.sequence"
 DRAFT, PLANNER, TALLY = "foredraft.core.draft", "foredraft.engine.fixed_planner", "foredraft.engine.tally"
 TOYS = "tests.core.toys"
@@ -153,29 +154,29 @@ MUTANTS = [
     Mutant("negative numbers fit", LAW, "xp.all(numbers >= 0)", "xp.all(numbers >= -1)", NO_LAW, (np.array,)),
     Mutant("tokens in any order fit", LAW, "np.diff(self.ids) > 0", "np.diff(self.ids) > -9", NO_LAW, (np.array,)),
     # rows, shaping and filters
-    Mutant("greedy rows off by one", SAMPLING, "best[start + 1 + node]", "best[start + node]", EQUAL, ("perfect",)),
-    Mutant("sampled rows off by one", SAMPLING, "[start + 1 + node, :]", "[start + node, :]",
+    Mutant("greedy rows off by one", DISTRIBUTION, "best[start + 1 + node]", "best[start + node]", EQUAL, ("perfect",)),
+    Mutant("sampled rows off by one", DISTRIBUTION, "[start + 1 + node, :]", "[start + node, :]",
            FILTERED, ("temperature", "ratio")),
-    Mutant("rows of a batch packed too close", SAMPLING, "start += len(draft) + 1", "start += len(draft)",
+    Mutant("rows of a batch packed too close", DISTRIBUTION, "start += len(draft) + 1", "start += len(draft)",
            EQUAL, ("garbage",)),
-    Mutant("drafted prefix not counted by the shaping", SAMPLING,
+    Mutant("drafted prefix not counted by the shaping", DISTRIBUTION,
            "path = tuple(draft.tokens[i] for i in draft.path(node))", "path = ()",
            SHAPED, ("not shaped", False, "ratio")),
-    Mutant("shaping of the first place only", SAMPLING, "row if sequence.shaping is None else",
+    Mutant("shaping of the first place only", DISTRIBUTION, "row if sequence.shaping is None else",
            "row if sequence.shaping is None or path else", SHAPED, ("shaped alike", False, "coupled")),
-    Mutant("drafted prefix in the wrong order", SAMPLING, "in draft.path(node))", "in reversed(draft.path(node)))",
+    Mutant("drafted prefix in the wrong order", DISTRIBUTION, "in draft.path(node))", "in reversed(draft.path(node)))",
            SHAPED, ("certain", False, "ratio")),
-    Mutant("drafted prefix one short", SAMPLING, "in draft.path(node))", "in draft.path(node)[:-1])",
+    Mutant("drafted prefix one short", DISTRIBUTION, "in draft.path(node))", "in draft.path(node)[:-1])",
            SHAPED, ("certain", False, "coupled")),
-    Mutant("all of the tree counted as the prefix", SAMPLING, "draft.tokens[i] for i in draft.path(node)",
+    Mutant("all of the tree counted as the prefix", DISTRIBUTION, "draft.tokens[i] for i in draft.path(node)",
            "draft.tokens[i] for i in range(node + 1)", SHAPED, ("not shaped", True, "coupled")),
-    Mutant("greedy laws not shaped", SAMPLING, "s.params.greedy and s.shaping is None", "s.params.greedy",
+    Mutant("greedy laws not shaped", DISTRIBUTION, "s.params.greedy and s.shaping is None", "s.params.greedy",
            EQUAL, ("nothing",)),
-    Mutant("the sequence's own law ignored", SAMPLING, "return sequence.law(", "return law_of(", HOOK),
-    Mutant("a law worked out each time it is asked for (exact, but slow)", SAMPLING,
+    Mutant("the sequence's own law ignored", DISTRIBUTION, "return sequence.law(", "return law_of(", HOOK),
+    Mutant("a law worked out each time it is asked for (exact, but slow)", DISTRIBUTION,
            "        return known[node]\n\n    return law", "        return known.pop(node)\n\n    return law",
            HOOK),
-    Mutant("residual with the untruncated p", SAMPLING, "path, sequence.params)",
+    Mutant("residual with the untruncated p", DISTRIBUTION, "path, sequence.params)",
            "path, sequence.params if node == -1 else SamplingParams(sequence.params.temperature))",
            FILTERED, ("top-k", "ratio")),
     Mutant("temperature ignored", SAMPLING, "/ max(params.temperature, 1e-30)", "", FILTERED, ("temperature", "ratio")),

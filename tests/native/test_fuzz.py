@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.model import Rows
 from foredraft.models.native.model import NativeModel
 from foredraft.models.runner import native_facts
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
-from foredraft.models.weights.base import open_weights
 from tests.models.checkpoints import FAMILIES, make_checkpoint
 
 TIERS = tuple(native_facts()["tiers"])

@@ -23,7 +23,8 @@ from foredraft.engine.logprobs import logprobs
 from foredraft.errors import ModelError, NumericalError, OptionError
 from foredraft.models.native import sampling as native_sampling
 from foredraft.models.native.sampling import NativeLaw, NativeNoise, native_law, native_logprobs, sampler
-from foredraft.models.native.structs import LIBRARY, NativePlace, library
+from foredraft.native.library import LIBRARY, library
+from foredraft.native.structs import NativePlace
 from tests.core.toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, sampled_chain
 
 if not LIBRARY.exists():

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs, PassTable

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.core.draft import Draft, Outcome, Round, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner, AutoQuote, unpriced

@@ -138,7 +138,8 @@ def test_a_served_name_is_no_path(model: str, name: str) -> None:
 
 
 def test_rounds_of_the_last_seconds_only() -> None:
-    from foredraft.core.draft import Outcome, Round, Scored
+    from foredraft.core.draft import Outcome, Scored
+    from foredraft.core.protocols import Round
     from foredraft.core.sequence import Sequence as Text
     from foredraft.serving.recent_rounds import RecentRounds
 

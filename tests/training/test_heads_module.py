@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import write_heads
 from foredraft.models.heads.open import open_heads
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.rope import Rope
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import decoder_prefix, open_weights
 from foredraft.training.heads.draft_module import Student, chosen_layers, student_shape
 from foredraft.training.heads.making import tensors_of
 from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads

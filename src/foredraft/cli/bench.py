@@ -17,7 +17,7 @@ from foredraft.errors import DrafterError, OptionError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
-    from foredraft.core.draft import Drafter, Planner, Watch
+    from foredraft.core.protocols import Drafter, Planner, Watch
     from foredraft.measure.bench.bench import Answered, Bench, Peer
     from foredraft.measure.bench.rounds import Spent
     from foredraft.options import Options

@@ -17,7 +17,7 @@ from foredraft.cli.terminal.text_width import fit
 from foredraft.errors import OptionError
 
 if TYPE_CHECKING:
-    from foredraft.core.draft import Drafter
+    from foredraft.core.protocols import Drafter
     from foredraft.measure.certificate.certificate import Certifier
     from foredraft.measure.certificate.plan import Check, Plan
     from foredraft.runtime.host import Host, Machine

@@ -88,7 +88,7 @@ def _facts(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _runner(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any]:
     """Return the device, dtype and tier a model would get. Torch is only asked where its answer can matter."""
     from foredraft.models import runner
-    from foredraft.retrieval.index import retrieval
+    from foredraft.retrieval.backend import retrieval
 
     device, notice = runner.pick_device(asked)
     native = runner.native_facts()

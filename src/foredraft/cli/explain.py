@@ -23,7 +23,7 @@ from foredraft.errors import OptionError, PromptError, StorageError
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
-    from foredraft.core.draft import Planner, Watch
+    from foredraft.core.protocols import Planner, Watch
     from foredraft.measure.trace.trace import Trace, Traced
     from foredraft.options import Options
     from foredraft.result import Result

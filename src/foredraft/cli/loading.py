@@ -16,7 +16,7 @@ from foredraft.system.json_text import parse_json, read_regular
 
 if TYPE_CHECKING:
     from foredraft.api import LanguageModel
-    from foredraft.core.draft import Drafter
+    from foredraft.core.protocols import Drafter
     from foredraft.options import Options
     from foredraft.runtime.host import Host, Machine
 

@@ -19,7 +19,7 @@ from foredraft.cli.terminal.text_width import fit, wrapped
 from foredraft.errors import ForedraftError, OptionError, StorageError
 
 if TYPE_CHECKING:
-    from foredraft.core.draft import Drafter
+    from foredraft.core.protocols import Drafter
     from foredraft.measure.roofline.roofline import Roofline
     from foredraft.runtime.host import Host
 

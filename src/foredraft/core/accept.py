@@ -25,8 +25,8 @@ from foredraft.core.draft import ROOT, Draft, Kept
 from foredraft.core.law import Dense, Law, Point
 
 if TYPE_CHECKING:
+    from foredraft.core.law import Laws
     from foredraft.core.noise import Noise
-    from foredraft.core.sampling import Laws
 
 
 def accept(draft: Draft, p: Laws, noise: Noise) -> Kept:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace, to_device
 
+Array = Any  # numpy on the CPU, torch on a GPU: anything that follows the array API standard
+
 
 class Law(Protocol):
     """The probabilities of one next token."""
@@ -37,6 +39,9 @@ class Law(Protocol):
     def fits(self, vocabulary: int) -> bool:
         """Say whether this is a law over so many tokens."""
         ...
+
+
+Laws = Callable[[int], Law]  # node, or ROOT -> the law of the token after it
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from dataclasses import replace
 from time import perf_counter
 
 from foredraft.core.accept import accept, coupled
-from foredraft.core.draft import Draft, Drafter, Kept, Outcome, Planner, Quote, Round, Target, Watch
-from foredraft.core.law import Dense, Point
+from foredraft.core.distribution import distribution
+from foredraft.core.draft import Draft, Kept, Outcome
+from foredraft.core.law import Dense, Laws, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import Laws, distribution
+from foredraft.core.protocols import Drafter, Planner, Quote, Round, Target, Watch
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError, GenerationError, NumericalError
 

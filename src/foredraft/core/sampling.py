@@ -7,29 +7,19 @@ one before it left. Ties at a threshold all stay, so the law never depends on ho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Array, Draft
-from foredraft.core.law import Dense, Law, Point
+from foredraft.core.law import Array, Dense, Law, Point
 from foredraft.errors import NumericalError, OptionError
 
 if TYPE_CHECKING:
-    from foredraft.core.sequence import Sequence as Text
+    pass
 
-Laws = Callable[[int], Law]  # node, or ROOT -> the law of the token after it
 LawOf = Callable[[Array, "SamplingParams"], Law]  # shaped logits [V] -> law
-
-
-class Shaping(Protocol):
-    """What happens to one sequence's logits before the temperature: bias, penalties, masks."""
-
-    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
-        """Return ``row`` [V] as shaped for the token after ``path``, the guesses beyond the committed sequence."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,62 +50,26 @@ class SamplingParams:
         return self.temperature == 0
 
 
-def distribution(logits: Array, sequences: Sequence[Text], drafts: Sequence[Draft]) -> list[Laws]:
-    """Return, for each sequence, its law after every node of its draft.
-
-    ``logits`` is [R, V], packed as in ``Scored``. Unshaped greedy laws come from one argmax over the pass; the others
-    are worked out when asked for, so that only the accepted path is paid for, and then remembered. Raises
-    NumericalError, when a law is asked for, if its logits hold no finite maximum.
-    """
-    plain = [s.params.greedy and s.shaping is None for s in sequences]
-    best = _argmax(logits) if any(plain) else []
-    laws: list[Laws] = []
-    start = 0
-    for sequence, draft, certain in zip(sequences, drafts, plain, strict=True):
-        laws.append(_greedy(best, start) if certain else _shaped(logits, start, sequence, draft))
-        start += len(draft) + 1
-    return laws
-
-
-def law_after(row: Array, sequence: Text, path: tuple[int, ...], params: SamplingParams) -> Law:
-    """Return the law of the token after ``path``, guesses beyond the committed sequence, from its logits [V]."""
-    return sequence.law(row if sequence.shaping is None else sequence.shaping(row, sequence, path), params)
-
-
 def law_of(row: Array, params: SamplingParams) -> Law:
     """Return the law of one row of logits [V], as they are. Raises NumericalError if they hold no finite maximum."""
     if not params.greedy:
         return Dense(filtered(row, params))
-    return _point(*_argmax(row[None, :])[0])
+    return point_at(*argmax_rows(row[None, :])[0])
 
 
-def _argmax(logits: Array) -> list[tuple[int, float]]:
+def argmax_rows(logits: Array) -> list[tuple[int, float]]:
+    """Return the likeliest token of each row of logits [R, V], and its logit."""
     xp = array_namespace(logits)
     top = xp.argmax(logits, axis=-1)  # [R]
     values = logits[xp.arange(logits.shape[0], device=logits.device), top]
     return list(zip(top.tolist(), values.tolist(), strict=True))
 
 
-def _point(token: int, value: float) -> Law:
+def point_at(token: int, value: float) -> Law:
+    """Return the one-hot law of the likeliest token. Raises NumericalError unless its logit is finite."""
     if not math.isfinite(value):
         raise NumericalError(f"the model answered with logits whose largest is {value}")
     return Point(token)
-
-
-def _greedy(best: list[tuple[int, float]], start: int) -> Laws:
-    return lambda node: _point(*best[start + 1 + node])
-
-
-def _shaped(logits: Array, start: int, sequence: Text, draft: Draft) -> Laws:
-    known: dict[int, Law] = {}  # once a round: a functools.cache takes longer to make than all the rest here
-
-    def law(node: int) -> Law:
-        if node not in known:
-            path = tuple(draft.tokens[i] for i in draft.path(node))
-            known[node] = law_after(logits[start + 1 + node, :], sequence, path, sequence.params)
-        return known[node]
-
-    return law
 
 
 def filtered(row: Array, params: SamplingParams) -> Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from foredraft.core.draft import Array
-from foredraft.core.law import Law
+from foredraft.core.law import Array, Law
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams, Shaping, law_of
+from foredraft.core.sampling import SamplingParams, law_of
+
+if TYPE_CHECKING:
+    from foredraft.core.sequence import Sequence as Text
 
 
 @dataclass(slots=True, eq=False)
@@ -69,3 +72,11 @@ class Sequence:
     def fail(self, fault: Exception) -> None:
         """End the sequence because no token could be drawn for it."""
         self.finish_reason, self.fault = "error", fault
+
+
+class Shaping(Protocol):
+    """What happens to one sequence's logits before the temperature: bias, penalties, masks."""
+
+    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+        """Return ``row`` [V] as shaped for the token after ``path``, the guesses beyond the committed sequence."""
+        ...

@@ -10,14 +10,16 @@ from typing import Final
 import numpy as np
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import ROOT, Array, Draft, Outcome, Quote, Scored
-from foredraft.core.law import Law, Point
+from foredraft.core.distribution import law_after
+from foredraft.core.draft import ROOT, Draft, Outcome, Scored
+from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams, law_after
+from foredraft.core.protocols import Quote
+from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
+from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.native import Chain, NativeHeads
-from foredraft.models.heads.open import MedusaHeads, RecurrentHeads
 from foredraft.models.native.sampling import NativeNoise, native_law
 from foredraft.planning.acceptance import sure_of
 

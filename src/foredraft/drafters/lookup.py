@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.core.draft import Draft, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Quote
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import OptionError
 

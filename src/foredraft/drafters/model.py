@@ -9,10 +9,11 @@ from typing import Protocol
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Array, Draft, Outcome, Quote, Scored
-from foredraft.core.law import Law, Point
+from foredraft.core.distribution import law_after
+from foredraft.core.draft import Draft, Outcome, Scored
+from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import law_after
+from foredraft.core.protocols import Quote
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
 from foredraft.planning.acceptance import sure_of

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from foredraft.core.draft import Draft, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Quote
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import OptionError
+from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.calibration import Calibration
 from foredraft.retrieval.copier import Copier, Counts
-from foredraft.retrieval.index import Guesses, Retrieval, retrieval
+from foredraft.retrieval.index import Guesses
 from foredraft.retrieval.memory import Memory
 
 FLOOR: Final = 0.1

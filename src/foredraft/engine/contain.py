@@ -9,7 +9,7 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import GenerationError, NumericalError
 
 if TYPE_CHECKING:
-    from foredraft.core.sampling import Shaping
+    from foredraft.core.sequence import Shaping
 
 
 def contain(sequence: Text) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
-from foredraft.core.draft import Draft, Drafter, Outcome, Planner, Quote, Round, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Planner, Quote, Round
 from foredraft.core.round import checked
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.job import Job

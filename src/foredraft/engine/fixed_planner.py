@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foredraft.core.draft import Round
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import OptionError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from foredraft.core.draft import Drafter, Outcome
+from foredraft.core.draft import Outcome
+from foredraft.core.protocols import Drafter
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.tally import Count
 

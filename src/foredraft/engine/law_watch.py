@@ -15,8 +15,8 @@ from typing import Final
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Round
 from foredraft.core.law import Dense, Law, Point
+from foredraft.core.protocols import Round
 from foredraft.engine.places import Place, places
 from foredraft.errors import OptionError
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from array_api_compat import to_device
 
-from foredraft.core.draft import Array, Round
+from foredraft.core.law import Array
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import NumericalError, OptionError
 

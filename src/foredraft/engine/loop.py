@@ -7,7 +7,8 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from foredraft.core.draft import Drafter, Outcome, Planner, Target, Watch
+from foredraft.core.draft import Outcome
+from foredraft.core.protocols import Drafter, Planner, Target, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 

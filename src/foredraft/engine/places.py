@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from foredraft.core.draft import Draft, Round
+from foredraft.core.draft import Draft
 from foredraft.core.law import Law, Point
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 
 

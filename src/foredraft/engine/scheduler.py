@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Protocol
 
-from foredraft.core.draft import Drafter, Outcome, Watch
+from foredraft.core.draft import Outcome
+from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.chunks import LEAST, MOST, Chunks

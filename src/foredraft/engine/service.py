@@ -13,7 +13,7 @@ from threading import Condition, Thread, current_thread
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Drafter, Round, Watch
+from foredraft.core.protocols import Drafter, Round, Watch
 from foredraft.engine.admission import Waiting
 from foredraft.engine.contain import contain
 from foredraft.engine.dispatch import Plans

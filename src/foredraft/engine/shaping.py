@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
-from foredraft.core.draft import Array
+from foredraft.core.law import Array
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import NoTokenLeft
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from foredraft.core.draft import Outcome, Round
+from foredraft.core.draft import Outcome
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 
 

@@ -14,6 +14,7 @@ from math import lcm
 from typing import Any, Final
 from urllib.parse import unquote
 
+from foredraft.checks import is_text, unique
 from foredraft.errors import OptionError
 
 SCHEMA_BYTES: Final = 64 << 10
@@ -64,24 +65,6 @@ class GrammarSource:
         if (size := len(regex.encode(errors="replace"))) > PATTERN_BYTES:
             raise OptionError(f"regex has {size} bytes, and {PATTERN_BYTES} are the limit")
         return cls("regex", regex)
-
-
-def is_text(text: str) -> bool:
-    """Say whether this can be written as UTF-8; bytes that were none come in disguise, as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's pairs as a dict. Raises ValueError for a key that is there twice, which JSON lets pass."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r:.60} is there twice")
-    return found
 
 
 def _no_constant(name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from foredraft.models.gguf.link import LINK, linked_file, read_link
+from foredraft.models.gguf.link import LINK, content_identity, linked_file, read_link
 from foredraft.system.json_text import parse_json, read_regular
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ def folder_identity(folder: Path) -> str:
     if (digest := _source_digest(folder)) is not None:
         return content_identity(config, digest)
     return identity_of(sorted([config, *folder.glob("*.safetensors")]))
-
-
-def content_identity(config: Path, digest: str) -> str:
-    """Return the identity of a configuration and weights that are known by the digest of all of them."""
-    return hashlib.sha256(config.read_bytes() + digest.encode()).hexdigest()[:16]
 
 
 def source_of(folder: Path) -> str:
@@ -88,12 +83,8 @@ def weights_digest(weights: Weights, spec: DecoderSpec) -> str:
     Of each tensor that the decoder needs, in the order of their names, values a fixed step apart are read and rounded
     to bfloat16. Raises WeightsError for a tensor that is no float.
     """
-    from foredraft.models.weights.base import (  # numpy, which --help does without
-        decoder_prefix,
-        ignored,
-        mtp_prefixes,
-        narrowed,
-    )
+    from foredraft.models.layout import decoder_prefix, ignored, mtp_prefixes
+    from foredraft.models.weights.floats import narrowed
 
     digest = hashlib.sha256()
     prefix = decoder_prefix(weights.names())

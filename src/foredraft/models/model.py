@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from foredraft.core.draft import Array, Scored
+from foredraft.core.draft import Scored
+from foredraft.core.law import Array
 from foredraft.errors import ModelError
 
 

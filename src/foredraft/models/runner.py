@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft.errors import ModelError, OptionError, UnsupportedModel
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.gguf.link import weight_bytes
 from foredraft.models.model import Model
 from foredraft.models.spec import DecoderSpec, read_spec
-from foredraft.models.weights.base import open_weights
 from foredraft.system.files import Progress
 
 DEVICES: Final = ("cpu", "cuda", "mps")
@@ -118,7 +118,7 @@ def native_facts() -> dict[str, Any]:
     """Return the native tiers that run here, best first, the names of all, and what there is to say."""
     facts: dict[str, Any] = {"tiers": [], "all": list(TIERS), "notice": why_not_native()}
     if facts["notice"] is None:
-        from foredraft.models.native.structs import choose_tier, tiers
+        from foredraft.native.library import choose_tier, tiers
 
         best, facts["notice"] = choose_tier(None)
         facts["tiers"] = list(tiers()[tiers().index(best) :])

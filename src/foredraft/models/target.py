@@ -8,7 +8,8 @@ from typing import Final
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import ROOT, Array, Draft, Outcome, Scored
+from foredraft.core.draft import ROOT, Draft, Outcome, Scored
+from foredraft.core.law import Array
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
 from foredraft.models.model import Model, Rows

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from array_api_compat import array_namespace, to_device
 
-from foredraft.core.draft import Array
-from foredraft.core.law import Dense, Law, Point
+from foredraft.core.law import Array, Dense, Law, Point
 from foredraft.core.noise import Noise
 
 DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last

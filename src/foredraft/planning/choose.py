@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.round import checked
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Round
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.planning.costs import Costs
 from foredraft.planning.source import BEHIND, Source

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from foredraft.core.draft import ROOT, Draft
+from foredraft.retrieval.backend import Retrieval
 from foredraft.retrieval.calibration import Calibration
-from foredraft.retrieval.index import KINDS, PREDICTION, TEXT, Guesses, Hint, Retrieval
+from foredraft.retrieval.index import KINDS, PREDICTION, TEXT, Guesses, Hint
 from foredraft.retrieval.prediction import Cursor
 
 Source = tuple[Any, int]  # an index and its kind

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from foredraft.checks import is_text
 from foredraft.errors import OptionError, StorageError
-from foredraft.grammar.source import is_text
 from foredraft.retrieval.cache_file import Header, Unusable, read_header
 from foredraft.system.files import refused
 from foredraft.system.json_text import require_regular

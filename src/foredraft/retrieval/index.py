@@ -9,9 +9,8 @@ candidate that disagrees drops out; a text that is copied to its end goes on in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -79,27 +78,3 @@ class Search(Protocol):
         choice each guess may have; no guess has a path less likely than ``floor``.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Retrieval:
-    """One of the two ways to do it. ``notice`` says that it is the slower one, and why."""
-
-    name: str
-    index: Callable[[], Index]
-    search: Callable[[Any, Any], Search]  # (the text's index, the table)
-    notice: str | None = None
-
-
-@cache
-def retrieval() -> Retrieval:
-    """Return the native library's retrieval, or Python's with a notice where there is none."""
-    from foredraft.errors import ModelError
-    from foredraft.retrieval import native, portable
-
-    try:
-        native.functions()
-    except ModelError as fault:
-        why = f"retrieval runs in Python, slower: {fault}"
-        return Retrieval("python", portable.PortableIndex, portable.PortableSearch, why)
-    return Retrieval("native", native.NativeIndex, native.NativeSearch)

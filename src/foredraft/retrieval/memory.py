@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import OptionError
+from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.cache_file import Document, split
-from foredraft.retrieval.index import END, MEMORY, Index, Retrieval, retrieval
+from foredraft.retrieval.index import END, MEMORY, Index
 
 GENERATIONS: Final = 4
 LIMIT: Final = 1_000_000

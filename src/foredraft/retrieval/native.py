@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, ModelError
-from foredraft.models.native.structs import library
+from foredraft.native.library import library
 from foredraft.retrieval.index import MOST, TEXT, Guesses, Hint
 
 

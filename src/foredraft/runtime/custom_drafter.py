@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, Final
 
-from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.first import FirstOf
 from foredraft.errors import DrafterError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.drafters.lookup import Lookup
@@ -15,7 +15,8 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.errors import DamagedHeads, DrafterError, ForedraftError, NoHeads, VocabularyMismatch
-from foredraft.models.heads.open import MedusaHeads, RecurrentHeads, open_heads
+from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.views.layer_choice import check_which, layers_view
 from foredraft.options import AssistantModel, Settings
 from foredraft.planning.choose import Chooser

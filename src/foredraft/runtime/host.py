@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft._version import __version__
+from foredraft.checks import switch, text, whole
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
@@ -27,7 +28,6 @@ from foredraft.models.runner import (
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.narrow import NarrowModel, narrow_vocabulary
 from foredraft.runtime.model_folder import Wanted, find_folder, not_in_table
-from foredraft.sampling_options import switch, text, whole
 from foredraft.system.files import Progress
 from foredraft.tokenizer.tokenizer import Tokenizer
 

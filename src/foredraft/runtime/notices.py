@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.core.sampling import SamplingParams
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.options import Settings

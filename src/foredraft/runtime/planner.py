@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from pathlib import Path
-
 from foredraft._version import __version__
-from foredraft.core.draft import Drafter, Planner
+from foredraft.core.protocols import Drafter, Planner
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.planning.choose import Chooser
@@ -16,6 +12,7 @@ from foredraft.planning.planner import AutoPlanner
 from foredraft.result import Pace
 from foredraft.runtime.host import Host
 from foredraft.runtime.pass_table import pass_table
+from foredraft.system.machine import machine
 
 
 class Planning:
@@ -80,13 +77,3 @@ def why(planner: AutoPlanner, tally: Tally, drafter: Drafter, context: int) -> s
 
 def _fared(tally: Tally) -> str:
     return "".join(f", {name} acceptance {c.accepted / c.drafted:.2f}" for name, c in tally.by_drafter.items())
-
-
-def machine() -> str:
-    """Return what tells this machine from another: its processor, and how many it has."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{os.cpu_count()} x {next(named, '') or platform.processor() or platform.machine()}"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from foredraft.checks import text as check_text
+from foredraft.checks import whole
 from foredraft.errors import OptionError, StorageError
 from foredraft.retrieval.cache_file import Document, split
 from foredraft.retrieval.folder import FOLDER, check_scope
 from foredraft.retrieval.memory import GENERATIONS, LIMIT, Memory
 from foredraft.retrieval.store import Saved, Store
-from foredraft.sampling_options import text as check_text
-from foredraft.sampling_options import whole
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 CACHE_TOKENS: Final = LIMIT

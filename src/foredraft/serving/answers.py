@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from foredraft.api import LanguageModel
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Final, cast
 
 from foredraft.api import LanguageModel
-from foredraft.core.draft import Watch
+from foredraft.core.protocols import Watch
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.errors import OptionError, PromptError

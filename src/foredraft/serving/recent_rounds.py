@@ -9,7 +9,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Round
+from foredraft.core.protocols import Round
 from foredraft.runtime.planner import Planning
 from foredraft.serving.scoring import PromptDrafter
 

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Array, Draft, Outcome, Quote, Scored
-from foredraft.core.law import Law, Point
+from foredraft.core.draft import Draft, Outcome, Scored
+from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
-from foredraft.core.sampling import SamplingParams, Shaping
+from foredraft.core.protocols import Quote
+from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import Shaping
 from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob
 from foredraft.errors import NumericalError

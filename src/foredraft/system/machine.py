@@ -132,3 +132,33 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
+
+def cores() -> int:
+    """Return how many cores this process may use: its affinity, and the quota of its control group."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    for folder, quota, period in (
+        ("/sys/fs/cgroup", "cpu.max", ""),
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    ):
+        try:
+            words = Path(folder, quota).read_text().split()
+            limit = int(words[0]) / int(words[1] if not period else Path(folder, period).read_text())
+        except (OSError, ValueError, IndexError, ZeroDivisionError):  # no such file, or "max"
+            continue
+        if limit > 0:
+            count = min(count, max(1, int(limit)))
+    return count
+
+
+def machine() -> str:
+    """Return what tells this machine from another: its processor, and how many it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{os.cpu_count()} x {next(named, '') or platform.processor() or platform.machine()}"

@@ -9,7 +9,7 @@ from foredraft.cli.parser import nearest
 from foredraft.errors import OptionError
 
 if TYPE_CHECKING:
-    from foredraft.core.draft import Drafter
+    from foredraft.core.protocols import Drafter
 
 _KEYS: Final = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 _LATER: Final = (
@@ -35,7 +35,7 @@ def read(text: str, drafter: str | None, draft_tokens: int | str | None) -> tupl
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
-    from foredraft.grammar.source import unique
+    from foredraft.checks import unique
     from foredraft.system.json_text import parse_json
 
     try:

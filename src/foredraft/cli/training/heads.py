@@ -51,8 +51,8 @@ def _make(
     args: argparse.Namespace, named: dict[str, Any], host: Host, prompts: Sequence[Sequence[int]], console: Console
 ) -> tuple[Made, str]:
     from foredraft.models.heads.file import heads_file
-    from foredraft.models.native.structs import cores
     from foredraft.models.torch_decoder.runtime import set_threads
+    from foredraft.system.machine import cores
     from foredraft.training.heads.draft import DraftMaker
     from foredraft.training.heads.making import HeadsMaker
     from foredraft.training.heads.work import target_of

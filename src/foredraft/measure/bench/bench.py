@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import sleep
 from typing import Final, Protocol, TypeVar
 
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.errors import ForedraftError, OptionError
 from foredraft.measure.bench.oracle import LENGTH, KnownAnswer
 from foredraft.measure.bench.rounds import Spent

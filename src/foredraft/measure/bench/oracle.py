@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from foredraft.core.draft import ROOT, Draft, Drafter, Outcome, Quote, Scored
+from foredraft.core.draft import ROOT, Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.round import propose
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from foredraft.core.draft import Round
+from foredraft.core.protocols import Round
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from foredraft.core.draft import Drafter, Round, Watch
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Round, Watch
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedPlanner

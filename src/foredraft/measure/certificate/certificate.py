@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from foredraft.core.draft import Drafter, Watch
+from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter

@@ -17,8 +17,8 @@ import numpy as np
 from array_api_compat import to_device
 from numpy.typing import NDArray
 
-from foredraft.core.draft import Round
 from foredraft.core.law import Dense, Law, Point
+from foredraft.core.protocols import Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.places import places
 from foredraft.measure.certificate import p_values as tails

@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Draft, Drafter, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Dense, Law
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.sequence import Sequence as Text
 
 FAVOUR: Final = 4.0

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedPlanner

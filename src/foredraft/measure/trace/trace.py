@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any, Final, Protocol, runtime_checkable
 
-from foredraft.core.draft import ROOT, Array, Draft, Outcome, Planner, Round
-from foredraft.core.law import Law, Point
+from foredraft.core.draft import ROOT, Draft, Outcome
+from foredraft.core.law import Array, Law, Point
+from foredraft.core.protocols import Planner, Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.logprobs import Logprobs
 from foredraft.tokenizer.tokenizer import Tokenizer

@@ -22,11 +22,12 @@ import numpy as np
 from foredraft.errors import ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf.config import Config, Family, config_of, family_of, names_of
 from foredraft.models.gguf.header import Header, read_header
-from foredraft.models.gguf.link import discard, file_digest, make_link, whole_link, write_link
+from foredraft.models.gguf.link import content_identity, discard, file_digest, make_link, whole_link, write_link
 from foredraft.models.gguf.rope import add_rope_scaling
-from foredraft.models.gguf.tensors import PLAIN, Bytes, Stored, parts, to_bf16
+from foredraft.models.gguf.stored import Stored
+from foredraft.models.gguf.tensors import PLAIN, parts
 from foredraft.models.gguf.tokenizer import stop_ids, tokenizer_of
-from foredraft.models.identity import content_identity
+from foredraft.models.weights.floats import Bytes, to_bf16
 from foredraft.system.files import Dtype, Progress, building, require_space
 
 FORMAT: Final = 1  # of the folders written here; a change makes the old ones unused

@@ -20,7 +20,7 @@ from foredraft.system.files import Progress, refused, write_whole
 from foredraft.system.json_text import parse_json, read_regular
 
 if TYPE_CHECKING:
-    from foredraft.models.gguf.tensors import Stored
+    from foredraft.models.gguf.stored import Stored
 
 LINK: Final = "gguf.json"
 FORMAT: Final = 2
@@ -135,3 +135,8 @@ def weight_bytes(folder: Path) -> int:
     """Return the bytes of a folder's weights: of its safetensors, or of the GGUF that it links to."""
     link = read_link(folder)
     return link.bytes if link is not None else sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def content_identity(config: Path, digest: str) -> str:
+    """Return the identity of a configuration and weights that are known by the digest of all of them."""
+    return hashlib.sha256(config.read_bytes() + digest.encode()).hexdigest()[:16]

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from foredraft.errors import WeightsError
 from foredraft.models.gguf.link import LINK, Link, linked_file, read_link
-from foredraft.models.gguf.tensors import Bytes, Numbers, Stored, parts, to_bf16, values_of
+from foredraft.models.gguf.stored import Stored
+from foredraft.models.gguf.tensors import parts, values_of
 from foredraft.models.weights.base import Weights
+from foredraft.models.weights.floats import Bytes, Numbers, to_bf16
 from foredraft.models.weights.safetensors import Tensor
 
 

@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, UnsupportedModel, VocabularyMismatch, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import HeadsSpec
-from foredraft.models.heads.mtp import LAYER, Found, output_head, take, take_norm
+from foredraft.models.heads.mtp import LAYER, Found, take, take_norm
+from foredraft.models.layout import output_head
 from foredraft.models.spec import DecoderSpec, read_spec, refuse
-from foredraft.models.weights.base import Weights, held_weights, open_weights
+from foredraft.models.weights.base import Weights, held_weights
 
 IDS: Final = "eagle_aux_hidden_state_layer_ids"
 

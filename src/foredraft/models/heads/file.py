@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, NoHeads, VocabularyMismatch, WeightsError
-from foredraft.models.weights.base import Weights, held_weights, open_file
+from foredraft.models.checkpoint import open_file
+from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.write import write_tensors
 
 FORMAT: Final = 1

@@ -21,10 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DamagedHeads, DrafterError, UnsupportedModel, WeightsError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import HeadsSpec, packaged_heads
 from foredraft.models.identity import weights_digest
+from foredraft.models.layout import decoder_prefix, mtp_prefixes, output_head
 from foredraft.models.spec import DecoderSpec, read_spec
-from foredraft.models.weights.base import Weights, decoder_prefix, held_weights, mtp_prefixes, open_weights, widened
+from foredraft.models.weights.base import Weights, held_weights
+from foredraft.models.weights.floats import widened
 from foredraft.system.json_text import parse_json
 
 CONFIG: Final = "config.json"
@@ -96,13 +99,6 @@ def take_norm(weights: Weights, name: str, width: int, kind: str = "rms") -> NDA
     """Return what a norm of a DecoderSpec's ``kind`` multiplies by [width]; raises WeightsError as ``take``."""
     weight = widened(take(weights, name, width), weights.dtype(name))
     return weight + np.float32(kind == "unit")
-
-
-def output_head(weights: Weights, spec: DecoderSpec) -> str:
-    """Return the name of a decoder's output head [V, H]; no tensor has it where there is no head."""
-    tail = "embed_tokens.weight" if spec.tied else "lm_head.weight"
-    own = f"{decoder_prefix(weights.names())}{tail}"
-    return own if own in weights else next((name for name in weights.names() if name.endswith(tail)), own)
 
 
 def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> Found | None:

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.core.draft import Array
-from foredraft.core.law import Law
+from foredraft.core.law import Array, Law
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.models.heads.file import HeadsSpec
-from foredraft.models.heads.open import RecurrentHeads
+from foredraft.models.heads.modules import RecurrentHeads
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.sampling import LawRoom, NarrowLaw, NativeNoise
-from foredraft.models.native.structs import NativePlace, check, library
-from foredraft.models.weights.base import Weights, narrowed, widened
+from foredraft.models.weights.base import Weights
+from foredraft.models.weights.floats import narrowed, widened
+from foredraft.native.library import check, library
+from foredraft.native.structs import NativePlace
 
 
 class NativeHeadsSpec(ctypes.Structure):

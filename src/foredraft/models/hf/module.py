@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from foredraft.core.draft import Array, Scored
+from foredraft.core.draft import Scored
+from foredraft.core.law import Array
 from foredraft.errors import ModelError, UnsupportedModel
 from foredraft.models.hf import load as made
 from foredraft.models.model import Rows

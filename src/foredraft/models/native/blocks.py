@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from foredraft.errors import WeightsError
-from foredraft.models.gguf.tensors import Bytes
 from foredraft.models.gguf.weights import GgufWeights
-from foredraft.models.native.structs import BLOCKS
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, decoder_prefix
+from foredraft.models.weights.base import Weights
+from foredraft.models.weights.floats import Bytes
+from foredraft.native.structs import BLOCKS
 
 TILE: Final = 16  # outputs that the packed form holds together, all of one type
 ROUNDED: Final = ("F16", "F32")  # what bf16 holds in part

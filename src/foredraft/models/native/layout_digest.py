@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from foredraft.errors import ModelError
 from foredraft.models.gguf.weights import block_of
 from foredraft.models.native.blocks import Blocks
-from foredraft.models.native.structs import PARTS, TYPES, check, library, native_spec
+from foredraft.models.native.spec import native_spec
 from foredraft.models.spec import read_spec
+from foredraft.native.library import check, library
+from foredraft.native.structs import PARTS, TYPES
 
 Bytes = NDArray[np.uint8]
 

@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, OptionError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.native.blocks import Blocks, blocks_of
 from foredraft.models.native.packing import packed_weights
 from foredraft.models.native.rounded import rounded
-from foredraft.models.native.structs import NativeRequest, check, choose_tier, cores, library, native_spec
+from foredraft.models.native.spec import native_spec
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, open_weights
+from foredraft.models.weights.base import Weights
+from foredraft.native.library import check, choose_tier, library
+from foredraft.native.structs import NativeRequest
 from foredraft.system.files import Progress
+from foredraft.system.machine import cores
 
 DTYPES: Final = ("bf16", "f32", "file", "rounded")
 Ints = NDArray[np.int32]

@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
 from foredraft.models.identity import source_of
+from foredraft.models.layout import decoder_prefix, refuse_unused
 from foredraft.models.native.blocks import Blocks
 from foredraft.models.native.layout_digest import Bytes, aligned, layout, layout_of
-from foredraft.models.native.structs import FLOATS, PARTS, TYPES, VERSION, NativeSpec, check, cores, library
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, decoder_prefix, not_finite, widened
+from foredraft.models.weights.base import Weights
+from foredraft.models.weights.floats import not_finite, widened
+from foredraft.native.library import VERSION, check, library
+from foredraft.native.structs import FLOATS, PARTS, TYPES, NativeSpec
 from foredraft.system.files import Progress, building, require_space
+from foredraft.system.machine import cores
 from foredraft.system.sizes import apart, size_of
 
 MAGIC: Final = b"FDPACKED"
@@ -202,7 +206,7 @@ class Packer:
             at = f"{prefix}layers.{layer}."
             for part, first, name, array in (*self._linears(at), *self._norms(at)):
                 yield part, layer, first, name, array
-        self.weights.refuse_unused(self._used, self.spec, prefix)
+        refuse_unused(self.weights, self._used, self.spec, prefix)
 
     def _linears(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
         spec = self.spec

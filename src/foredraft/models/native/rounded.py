@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from foredraft.models.gguf.tensors import Bytes
 from foredraft.models.native.blocks import Blocks, matrices_of
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, widened
+from foredraft.models.weights.base import Weights
+from foredraft.models.weights.floats import Bytes, widened
 
 KIND: Final = "Q5_1"
 _BLOCK: Final = 32

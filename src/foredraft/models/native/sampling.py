@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from foredraft.core.draft import Array
-from foredraft.core.law import Dense, Law, Point, Sparse
+from foredraft.core.law import Array, Dense, Law, Point, Sparse
 from foredraft.core.noise import _GUESS, Noise
 from foredraft.core.sampling import LawOf, SamplingParams, law_of
 from foredraft.errors import ModelError, NumericalError, OptionError
-from foredraft.models.native.structs import NativeLawStruct, NativePlace, library
+from foredraft.native.library import library
+from foredraft.native.structs import NativeLawStruct, NativePlace
 
 _BLOCK: Final = 128  # tokens; kBlock of native/sampling.cpp
 _WORD: Final = 1 << 32

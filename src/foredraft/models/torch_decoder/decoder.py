@@ -12,14 +12,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foredraft.core.draft import Array, Scored
+from foredraft.core.draft import Scored
+from foredraft.core.law import Array
 from foredraft.errors import ModelError, OptionError, WeightsError
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.rope import Rope, tables
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder.attention import KEYS, Seat, seat
 from foredraft.models.torch_decoder.layers import Layer, Linear, Reader
-from foredraft.models.weights.base import Weights, decoder_prefix
+from foredraft.models.weights.base import Weights
 
 DTYPES: Final = {"bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 FIRST_ROOM: Final = 4 * KEYS  # tokens a fresh slot has room for; it doubles when full

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foredraft.errors import WeightsError
+from foredraft.models.layout import refuse_unused
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder.attention import Seat, attend
 from foredraft.models.weights.base import Weights
@@ -90,8 +91,8 @@ class Reader:
         return self._norm(torch.cat([pair[0].expand(spec.heads, -1), pair[1].expand(spec.kv_heads, -1)]))
 
     def refuse_unused(self, prefix: str) -> None:
-        """Refuse tensors that nobody asked for; see ``Weights.refuse_unused``."""
-        self.weights.refuse_unused(self._used, self.spec, prefix)
+        """Refuse tensors that nobody asked for; see ``layout.refuse_unused``."""
+        refuse_unused(self.weights, self._used, self.spec, prefix)
 
     def _norm(self, weight: Tensor) -> Norm:
         if self.spec.norm == "unit":

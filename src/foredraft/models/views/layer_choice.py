@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from foredraft.checks import unique
 from foredraft.errors import DrafterError, StorageError
-from foredraft.grammar.source import unique
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.sub_layers import LayersView, checked, default_sub_layers, early_exit, layered
 from foredraft.system.files import write_whole

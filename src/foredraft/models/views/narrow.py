@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, WeightsError
+from foredraft.models.checkpoint import DRAFTED
 from foredraft.models.model import Rows
-from foredraft.models.weights.base import DRAFTED
 from foredraft.system.files import write_whole
 
 FILE: Final = DRAFTED

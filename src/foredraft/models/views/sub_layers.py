@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from foredraft.core.draft import Array
+from foredraft.core.law import Array
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
 from foredraft.models.model import Layered, Rows

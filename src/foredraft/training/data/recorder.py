@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from foredraft.core.draft import ROOT, Drafter, Outcome, Quote, Round, Scored
+from foredraft.core.draft import ROOT, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Drafter, Quote, Round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.training.data.shards import Example, Growing, narrowed
 

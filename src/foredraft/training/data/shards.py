@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from foredraft.errors import ModelError, StorageError
-from foredraft.models.weights import base as weights
-from foredraft.models.weights.base import open_file
+from foredraft.models.checkpoint import open_file
+from foredraft.models.weights import floats
 from foredraft.system.files import refused, require_space, sync
 
 _NAMES: Final = ("lengths", "prompts", "tokens", "states", "top", "top_logits")
@@ -47,7 +47,7 @@ class Example:
 
 def narrowed(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32 values as the bits of the nearest bfloat16, ties to even."""
-    return weights.narrowed(np.ascontiguousarray(values, np.float32), "F32", "states")
+    return floats.narrowed(np.ascontiguousarray(values, np.float32), "F32", "states")
 
 
 def bytes_a_token(taps: int, hidden: int, top: int) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from foredraft.errors import StorageError
 from foredraft.models.views.narrow import describe_vocabulary
-from foredraft.models.weights.base import narrowed as to_bf16
+from foredraft.models.weights.floats import narrowed as to_bf16
 from foredraft.models.weights.write import write_tensors
 from foredraft.runtime.host import Host
 from foredraft.system.files import building, refused

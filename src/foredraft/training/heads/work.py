@@ -17,9 +17,11 @@ from torch import Tensor
 
 from foredraft._version import __version__
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
+from foredraft.models.checkpoint import open_weights
 from foredraft.models.identity import weights_digest
+from foredraft.models.layout import decoder_prefix
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, decoder_prefix, open_weights
+from foredraft.models.weights.base import Weights
 from foredraft.runtime.host import Host
 from foredraft.system.files import require_space, write_whole
 from foredraft.training.data.collect import Collector, CollectPlan

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from foredraft.core.draft import Drafter, Watch
+from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Draft, Outcome, Quote, Scored
+from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
+from foredraft.core.protocols import Quote
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter

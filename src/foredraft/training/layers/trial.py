@@ -10,7 +10,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from foredraft.core.draft import Drafter
+from foredraft.core.protocols import Drafter
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter

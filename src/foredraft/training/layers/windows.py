@@ -14,7 +14,7 @@ from typing import Final
 
 from array_api_compat import array_namespace
 
-from foredraft.core.draft import Array
+from foredraft.core.law import Array
 from foredraft.models.model import Layered, Rows
 from foredraft.models.target import BLOCK
 from foredraft.training.layers.answers import Answer

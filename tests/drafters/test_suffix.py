@@ -15,7 +15,7 @@ from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import ModelError, OptionError
-from foredraft.retrieval import index as retrieval_index
+from foredraft.retrieval import backend as retrieval_index
 from foredraft.retrieval import native
 from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.calibration import STRENGTH, Calibration, prior

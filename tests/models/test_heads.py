@@ -18,7 +18,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.errors import DrafterError, ModelError, VocabularyMismatch, WeightsError
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads import file as heads_file_module
-from foredraft.models.heads import open as heads_module
+from foredraft.models.heads import modules as heads_module
 from foredraft.models.heads.file import find_heads, heads_file, read_heads, write_heads
 from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.native import NativeHeads

@@ -18,11 +18,11 @@ from foredraft.errors import ModelError, OptionError, WeightsError
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.model import Rows
 from foredraft.models.native import packing as native_weights
-from foredraft.models.native import spec as native_library
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.packing import FILE, HEADER, aligned, digest, layout
 from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
+from foredraft.native import library as native_library
 from tests.models.checkpoints import make_checkpoint
 from tests.models.test_torch_decoder import CASES, TEXT, TREE, broken, chain
 

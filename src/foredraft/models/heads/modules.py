@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from foredraft.core.law import Array
 from foredraft.models.heads.file import HeadsSpec
-from foredraft.models.heads.open import BLOCK
 from foredraft.models.model import Layered, Rows
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import widened
+
+BLOCK: Final = 512  # rows of a pass that catches up
 
 
 class Heads:

@@ -10,7 +10,7 @@ in the place of f (EAGLE-3, arXiv 2503.01840; the order of the halves is DeepSee
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -37,8 +37,6 @@ from foredraft.models.runner import INSTALL, torch_installed
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.floats import widened
-
-BLOCK: Final = 512  # rows of a pass that catches up
 
 
 def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name: str) -> RecurrentHeads | MedusaHeads:

@@ -127,7 +127,7 @@ def make(target: foredraft.LanguageModel, training: list[str], recipe: Recipe, o
     work.mkdir(exist_ok=True)
     shutil.rmtree(start, ignore_errors=True)
     assert target.host.folder is not None
-    first_layers(target.host.folder, start, recipe.layers)
+    first_layers(target.host.folder.path, start, recipe.layers)
     size = (start / "model.safetensors").stat().st_size / 1e6
     room = (
         3 * size + recipe.answers * recipe.answer_tokens * BYTES_A_PLACE / 1e6
@@ -163,7 +163,7 @@ def measure(arguments: Namespace, target: foredraft.LanguageModel, held_out: lis
     assert target.host.folder is not None
     layers = json.loads((arguments.out / "config.json").read_text())["num_hidden_layers"]
     with TemporaryDirectory() as folder:
-        untrained = first_layers(target.host.folder, Path(folder) / "untrained", layers)
+        untrained = first_layers(target.host.folder.path, Path(folder) / "untrained", layers)
         # a cache of their own: what is packed for a measurement is thrown away
         own = {**vars(arguments), "cache": Path(folder) / "cache"}
         models = [

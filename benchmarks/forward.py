@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import subprocess
 import sys
 import tempfile
@@ -34,8 +33,8 @@ from made_models import random_llama
 from passes import anonymous, bits_hold, feed, forward, least, passes, read, table, take_turns
 
 import foredraft
+from foredraft.models.folder import ModelFolder
 from foredraft.models.hub.fetch import resolve
-from foredraft.models.identity import folder_identity
 from foredraft.models.runner import TIERS, Wish, open_runner
 
 CONTEXT = 200
@@ -73,9 +72,8 @@ class Bench:
         asked = tier or self.arguments.native_tier
         folder = folder or self.folder
         wish = Wish("bf16", self.cache, "cpu", threads or self.arguments.threads, asked)
-        config = json.loads((folder / "config.json").read_text())
         try:
-            return open_runner(folder, config, folder_identity(folder), wish).model
+            return open_runner(ModelFolder(folder), wish).model
         except foredraft.errors.OptionError:
             if tier is None:
                 raise

@@ -176,17 +176,17 @@ def overlap(p: Any, q: Any) -> float:
 def agreement(lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: str, most: int) -> tuple[float, float]:
     """Return expected and realised tokens a pass at temperature 1 under the ratio rule, of the same rounds."""
     watch: Any = Betas()
-    lm.watch = watch
+    lm.runtime.watch = watch
     for row in rows:
         for _ in range(2):
             lm.generate(row["prompt"], max_tokens=most, drafter=drafter, draft_tokens=4, temperature=1.0, rule="ratio")
-    lm.watch = None
+    lm.runtime.watch = None
     return watch.expected / max(1, watch.rounds), watch.tokens / max(1, watch.rounds)
 
 
 def step_share(lm: foredraft.LanguageModel, name: str, length: int = 4, turns: int = 40) -> float:
     """Return what a guess of a chain costs against a pass of one row: medians, taking turns."""
-    drafter = lm._drafters._drafter(name, length, None, planned=False)
+    drafter = lm.runtime.drafters._drafter(name, length, None, planned=False)
     target = lm.host.target
     ids = lm.generate("Why is the sky blue?", max_tokens=96, drafter="none").token_ids
     words = lm.host.tokenizer

@@ -62,7 +62,7 @@ def main() -> None:
     texts = [prompt_ids(row["prompt"], words, settle({}), target.vocabulary, lm.host.context) for row in prompts]
     with tempfile.TemporaryDirectory() as folder:
         assert lm.host.folder is not None
-        draft = arguments.draft or first_layers(lm.host.folder, Path(folder) / "draft", arguments.draft_layers)
+        draft = arguments.draft or first_layers(lm.host.folder.path, Path(folder) / "draft", arguments.draft_layers)
         sampling = {"max_tokens": arguments.max_tokens}
         if arguments.temperature:
             sampling |= {"temperature": arguments.temperature, "top_p": arguments.top_p, "seed": arguments.seed}

@@ -28,7 +28,7 @@ from common import finish, load, parser, read_prompts
 from made_models import random_llama
 
 from foredraft.measure.bench.questions import QUESTIONS
-from foredraft.models.identity import folder_identity
+from foredraft.models.folder import ModelFolder
 from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
@@ -70,7 +70,7 @@ def planted(arguments: Any) -> dict[str, Any]:
         folder = random_llama(Path(place) / "model", **sizes, faint=faint)
         spec = read_spec(json.loads((folder / "config.json").read_text()))
         tier = None if arguments.native_tier in (None, "auto") else arguments.native_tier
-        identity = folder_identity(folder)
+        identity = ModelFolder(folder).identity
         model = NativeModel(spec, folder, identity=identity, cache=Path(place), tier=tier, threads=arguments.threads)
         shutil.rmtree(folder)
         host = Host(

@@ -102,7 +102,7 @@ def main() -> None:
     for row in (rows * 3)[:3]:  # times the passes, and lets nothing be met for the first time
         lm.generate(row["prompt"], max_tokens=arguments.max_tokens)
         lm.generate(row["prompt"], max_tokens=arguments.max_tokens, drafter="none")
-    planner = lm._planning.auto()
+    planner = lm.runtime.planning.auto()
     arms = [name for name in arguments.drafters.split(",") if "heads" not in name or "heads" in lm.drafter.name]
     asked = [timed(lm, row, planner, arguments) for row in rows]
     units = {s.name: (s.unit or 0.0) / planner.costs.pace for s in chooser(lm).sources}

@@ -34,9 +34,9 @@ from quantised_kl import divergences, of_model, of_peer, show, texts
 from quantised_peer import Peer
 
 import foredraft
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.models.hub.fetch import resolve
-from foredraft.models.identity import folder_identity
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
 from foredraft.system.machine import cores
 from foredraft.tokenizer.tokenizer import Tokenizer
@@ -115,9 +115,8 @@ class Bench:
         wish = Wish(
             dtype or self.dtype, subject.cache, "cpu", threads or self.threads, tier or self.arguments.native_tier
         )
-        config = json.loads((folder / "config.json").read_text())
         try:
-            return open_runner(folder, config, folder_identity(folder), wish).model
+            return open_runner(ModelFolder(folder), wish).model
         except foredraft.errors.OptionError:
             if tier is None:
                 raise

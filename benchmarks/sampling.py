@@ -11,7 +11,6 @@ rounds, both summed over the rounds after the prompt's; a quiet round is the ten
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.models.identity import folder_identity
+from foredraft.models.folder import ModelFolder
 from foredraft.models.native.sampling import sampler
 from foredraft.models.runner import Wish, open_runner
 from foredraft.models.target import CachedTarget
@@ -75,8 +74,7 @@ def wide(arguments: Any) -> CachedTarget:
         print("making a random model of 1.0 B parameters (2.1 GB, and as much packed) ...")
         random_llama(folder, **WIDE)
     wish = Wish("bf16", arguments.wide, "cpu", arguments.threads, arguments.native_tier)
-    config = json.loads((folder / "config.json").read_text())
-    return CachedTarget(open_runner(folder, config, folder_identity(folder), wish).model)
+    return CachedTarget(open_runner(ModelFolder(folder), wish).model)
 
 
 @dataclass(slots=True)

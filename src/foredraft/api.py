@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Unpack, overload
 
 from foredraft.checks import switch
-from foredraft.core.protocols import Drafter, Planner, Watch
+from foredraft.core.protocols import Drafter
 from foredraft.engine.law_watch import LawWatch
-from foredraft.engine.logprobs import LogprobRecorder
-from foredraft.engine.loop import run
-from foredraft.engine.tally import Tally
 from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError, TokenizerError
-from foredraft.options import Options, Settings, draft_length, draft_warmth, settle
+from foredraft.options import Options, draft_length, draft_warmth, settle
 from foredraft.prompts import Prompt, is_batch
-from foredraft.result import Predicted, Result, Speculative, Timings
-from foredraft.runtime.copy_sources import informed, predicted, uninformed
+from foredraft.result import Result
 from foredraft.runtime.custom_drafter import check_drafter
-from foredraft.runtime.drafters import Drafters, check_names, slower_paths
-from foredraft.runtime.host import Host, Machine, load_host
-from foredraft.runtime.notices import notices_of
-from foredraft.runtime.planner import Planning
-from foredraft.runtime.recent_text import CACHE_TOKENS, RecentText, check_cache
-from foredraft.runtime.request import Request, Requests
+from foredraft.runtime.drafters import check_names
+from foredraft.runtime.host import Host, Machine
+from foredraft.runtime.recent_text import CACHE_TOKENS, check_cache
+from foredraft.runtime.request import Request
+from foredraft.runtime.running import Running
+from foredraft.runtime.runtime import Onlooker, Runtime, open_runtime
 from foredraft.system.files import Progress
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -66,7 +60,6 @@ def load(
 
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
-    began = perf_counter()
     check_cache(cache_tokens, share_cache)
     if isinstance(drafter, str):
         check_names(drafter)
@@ -75,54 +68,78 @@ def load(
     if not isinstance(cache, str | Path | None):
         raise OptionError(f"cache must be the path of a folder, not {cache!r:.60}")
     length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
-    machine = Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier)
-    host = load_host(model, machine, tokenizer, progress)
-    recent = RecentText(host.tokenizer, host.target.vocabulary, machine.cache_folder, cache_tokens, share_cache)
-    drafters = Drafters(host, machine, drafter, length, warmth, recent.memory, progress)
-    loaded = LanguageModel(host, drafters, recent, Planning(host))
-    loaded.watch = LawWatch() if switch("watch", watch) else None
-    loaded.load_s = perf_counter() - began
-    return loaded
+    runtime = open_runtime(
+        model,
+        Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier),
+        drafter=drafter,
+        draft_tokens=length,
+        draft_temperature=warmth,
+        tokenizer=tokenizer,
+        watch=switch("watch", watch),
+        cache_tokens=cache_tokens,
+        share_cache=share_cache,
+        progress=progress,
+    )
+    return LanguageModel(runtime)
 
 
 class LanguageModel:
-    """A loaded model with its default drafter. Made by ``load``; not safe for use from two threads at once."""
+    """A loaded model with its default drafter. Made by ``load``; not safe for use from two threads at once.
 
-    def __init__(self, host: Host, drafters: Drafters, recent: RecentText, planning: Planning) -> None:
-        self.host = host
-        self.load_s = 0.0
-        self.watch: LawWatch | None = None
-        self.onlookers: list[Callable[[Planner], Watch]] = []  # each makes a watch of one generation, told its planner
-        self.drafter_of = drafters.of  # options as ``settle`` leaves them -> who drafts under them
-        self.drafter = drafters.default
-        self._drafters = drafters
-        self._recent = recent
-        self._requests = Requests(host)
-        self._planning = planning
+    ``runtime`` is what answers are made with (``foredraft.runtime.runtime``), for whoever measures or serves.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    @property
+    def host(self) -> Host:
+        """The model itself: its target, tokenizer, tier, dtype, fingerprint, context."""
+        return self.runtime.host
+
+    @property
+    def drafter(self) -> Drafter:
+        """The default drafter."""
+        return self.runtime.drafters.default
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading took."""
+        return self.runtime.load_s
+
+    @property
+    def watch(self) -> LawWatch | None:
+        """The test of the text's law, where ``load`` was asked for one."""
+        return self.runtime.watch
+
+    @property
+    def onlookers(self) -> list[Onlooker]:
+        """Whoever looks on at each generation: append what makes a watch of a planner."""
+        return self.runtime.onlookers
 
     @property
     def slower_paths(self) -> list[str]:
         """What runs slower here than it could, and why; empty as a rule."""
-        return ([] if self.host.notice is None else [self.host.notice]) + slower_paths(self.drafter)
+        return self.runtime.slower_paths
 
     def remember(self, text: str | Sequence[int], scope: str) -> None:
         """Add a text, or its token ids, to what requests with this ``cache_scope`` may copy from."""
-        self._recent.remember(text, scope)
+        self.runtime.recent_text.remember(text, scope)
 
     def forget(self, scope: str) -> None:
         """Drop the recent text of a scope, in memory and on disk; others save only what they hear from then on.
 
         Raises OptionError or StorageError.
         """
-        self._recent.forget(scope)
+        self.runtime.recent_text.forget(scope)
 
     def load_cache(self, scope: str) -> None:
         """Add the recent text that was saved for a scope. Raises StorageError for files that cannot be used."""
-        self._recent.load(scope)
+        self.runtime.recent_text.load(scope)
 
     def save_cache(self, scope: str) -> int:
         """Add the recent text of a scope to its file; return how many tokens of its oldest text had to go."""
-        return self._recent.save(scope)
+        return self.runtime.recent_text.save(scope)
 
     @overload
     def generate(self, prompt: str, **options: Unpack[Options]) -> Result: ...
@@ -156,12 +173,12 @@ class LanguageModel:
         requests = []
         for i, each in enumerate(prompt if is_batch(prompt) else [prompt]):
             try:
-                requests.append(self._requests.make(each, settings))
+                requests.append(self.runtime.requests.make(each, settings))
             except (PromptError, TokenizerError) as fault:
                 if is_batch(prompt):
                     fault.args = (f"prompts[{i}]: {fault}",)
                 raise
-        return Running(self, requests, settings)
+        return Running(self.runtime, requests, settings)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """Return the answer to one prompt piece by piece, as it is made. Options as for ``generate``, less ``n``."""
@@ -170,96 +187,7 @@ class LanguageModel:
             raise PromptError("stream answers one prompt: call it once for each")
         if settings.n > 1:
             raise OptionError(f"stream gives one answer, not n={settings.n}: use generate")
-        return Stream(Running(self, [self._requests.make(prompt, settings)], settings))
-
-    def _drafter(self, settings: Settings) -> Drafter:
-        """Return the drafter of one generation, told what else it may copy from."""
-        return informed(self._drafters.of(settings), self._requests.prediction(settings), settings.cache_scope)
-
-    def _rounds(
-        self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally
-    ) -> Generator[None, None, None]:
-        """Run the requests to their end, a round a step; each request's own tally and text have grown after it."""
-        of = {request.sequence: request for request in requests}
-        planner = self._planning.planner(self._drafters.length(settings, drafter))
-        watches: list[Watch] = [tally, *([self.watch] if self.watch else []), *(a(planner) for a in self.onlookers)]
-        if settings.logprobs is not None:
-            watches.append(recorder := LogprobRecorder(self.host.sampler.logprobs))
-            for request in requests:
-                request.scores = recorder.want(request.sequence, settings.logprobs)
-        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, watches)) as rounds:
-            for outcomes in rounds:
-                for sequence, outcome in outcomes:
-                    request = of[sequence]
-                    if not request.origins:
-                        request.cached_tokens = self.host.target.reused(sequence)
-                    request.take(outcome)
-                yield
-
-    def _result(self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally) -> Result:
-        """Return what the answers to one prompt came to."""
-        host, first = self.host, requests[0]
-        choices = [request.choice(host.tokenizer) for request in requests]
-        copied = None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests])
-        pace = self._planning.pace(first.tally, uninformed(drafter), len(first.sequence))
-        return Result(
-            model=host.name,
-            system_fingerprint=host.fingerprint,
-            tier=host.tier,
-            dtype=host.dtype,
-            drafter=drafter.name,
-            rule="coupled" if first.sequence.noise.coupled else "ratio",
-            seed=settings.seed,
-            prompt_tokens=first.sequence.prompt_length,
-            cached_tokens=first.cached_tokens,
-            completion_tokens=sum(len(choice.token_ids) for choice in choices),
-            speculative=Speculative.of(first.tally, self._drafters.off(settings, drafter) or pace.reason),
-            timings=Timings.of(tally, self.load_s, pace.plain_tokens_per_s),
-            choices=choices,
-            notices=self._notices(settings, drafter, copied),
-            prediction=copied,
-        )
-
-    def _notices(self, settings: Settings, drafter: Drafter, copied: Predicted | None) -> list[str]:
-        """Say what a user may not expect of the options he gave, and what the watch has found."""
-        alarms = [] if self.watch is None or self.watch.notice is None else [self.watch.notice]
-        return notices_of(settings, self._drafters, uninformed(drafter), copied) + alarms
-
-
-class Running(Iterator[None]):
-    """Answers on their way, a round a step; ``results``, one a prompt, are there once they have ended or were left."""
-
-    def __init__(self, model: LanguageModel, requests: Sequence[Sequence[Request]], settings: Settings) -> None:
-        self.requests = requests
-        self.results: list[Result] = []
-        self._rounds = self._run(model, settings, model._drafter(settings))
-
-    def __next__(self) -> None:
-        next(self._rounds)
-
-    def finish(self) -> None:
-        """Run to the end. What Ctrl-C interrupts has results too: of the answers as far as they came."""
-        try:
-            for _ in self:
-                pass
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Stop generating."""
-        self._rounds.close()
-
-    def _run(self, model: LanguageModel, settings: Settings, drafter: Drafter) -> Generator[None, None, None]:
-        tally = Tally()
-        every = [request for requests in self.requests for request in requests]
-        rounds = model._rounds(every, settings, drafter, tally)
-        try:
-            yield from rounds
-        finally:
-            rounds.close()
-            for request in every:
-                request.sequence.cancel()
-            self.results = [model._result(requests, settings, drafter, tally) for requests in self.requests]
+        return Stream(Running(self.runtime, [self.runtime.requests.make(prompt, settings)], settings))
 
 
 class Stream(Iterator[Piece]):

@@ -31,7 +31,7 @@ def test_every_turn_feeds_only_what_is_new(tiny: Path) -> None:
         said = result.prompt_tokens + result.completion_tokens
         again = fresh.generate(talk._ids, max_tokens=12)
         assert again.token_ids == result.token_ids
-    drafts = lm._drafters._hosts[str(tiny)].target
+    drafts = lm.runtime.drafters._hosts[str(tiny)].target
     assert drafts.slots.free == len(drafts.slots) == 1
 
 

@@ -219,7 +219,7 @@ def test_what_broke_first_is_what_is_said(lm: LanguageModel) -> None:
 def test_a_drafter_that_breaks_under_a_planner_is_dropped_and_the_answer_goes_on(
     lm: LanguageModel, method: str, joined: bool
 ) -> None:
-    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
+    lm.runtime.planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
     own = Own((method,))
     drafter: Any = FirstOf([Lookup(), own]) if joined else own
     plain = lm.generate(["abab", "cdcd"], max_tokens=9, drafter="none")
@@ -239,7 +239,7 @@ def test_a_drafter_that_exits_ends_no_program(lm: LanguageModel, method: str) ->
     own = Own((method,), SystemExit(3))
     with pytest.raises(DrafterError, match=rf"^drafter own: {method} failed: SystemExit: 3$"):
         lm.generate("abab", max_tokens=9, drafter=own, draft_tokens=4)
-    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
+    lm.runtime.planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))  # by which guesses pay
     result = lm.generate("abab", max_tokens=9, drafter=own)
     assert result.text == lm.generate("abab", max_tokens=9, drafter="none").text
     assert result.notices == [f"drafter own was dropped: {method} failed: SystemExit: 3"]
@@ -249,7 +249,7 @@ def test_a_drafter_that_exits_ends_no_program(lm: LanguageModel, method: str) ->
 @pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
 @pytest.mark.parametrize("planned", [False, True])
 def test_ctrl_c_in_a_drafter_passes(lm: LanguageModel, method: str, planned: bool) -> None:
-    lm._planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))
+    lm.runtime.planning._auto = AutoPlanner(Costs(PassTable((1, 64), (1.0, 1.001), 0.0, 0.0)))
     length: Any = {} if planned else {"draft_tokens": 4}
     with pytest.raises(KeyboardInterrupt):
         lm.generate("abab", max_tokens=9, drafter=Own((method,), KeyboardInterrupt()), **length)

@@ -92,7 +92,7 @@ def test_text_is_a_prediction_as_it_is_and_tokens_are(lm: LanguageModel) -> None
     plain = lm.generate(PROMPT, max_tokens=24)
     words = lm.host.tokenizer
     assert words is not None
-    assert lm._requests.prediction(_settings(prediction="ab c")) == tuple(words.encode("ab c", special=False))
+    assert lm.runtime.requests.prediction(_settings(prediction="ab c")) == tuple(words.encode("ab c", special=False))
     by_ids = lm.generate(PROMPT, max_tokens=24, prediction=plain.token_ids)
     assert by_ids.token_ids == plain.token_ids
 

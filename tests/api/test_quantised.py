@@ -61,7 +61,8 @@ def test_it_is_widened_where_it_is_asked_for_or_must_be(
         ({"native_tier": "off"}, "bf16"),
     ):
         host = load(path, tmp_path, **options).host
-        assert (host.dtype, host.folder is not None and (host.folder / "model.safetensors").is_file()) == (dtype, True)
+        assert host.folder is not None
+        assert (host.dtype, (host.folder.path / "model.safetensors").is_file()) == (dtype, True)
         assert host.notice is None
     off = load(path, tmp_path, native_tier="off", dtype="file").host
     assert off.dtype == "bf16"
@@ -80,10 +81,10 @@ def test_it_is_widened_where_it_is_asked_for_or_must_be(
 def test_the_folder_of_a_link_is_a_model_too(path: Path, tmp_path: Path) -> None:
     folder = load(path, tmp_path).host.folder
     assert folder is not None
-    assert load(folder, tmp_path).host.dtype == "file"
-    wide = load(folder, tmp_path, dtype="f32").host
+    assert load(folder.path, tmp_path).host.dtype == "file"
+    wide = load(folder.path, tmp_path, dtype="f32").host
     assert wide.folder is not None
-    assert (wide.dtype, (wide.folder / LINK).exists()) == ("f32", False)
+    assert (wide.dtype, (wide.folder.path / LINK).exists()) == ("f32", False)
 
 
 def test_other_folders_keep_the_type_they_have(tmp_path: Path) -> None:
@@ -98,8 +99,7 @@ def test_a_family_of_transformers_own_reads_widened_weights(
     def elsewhere(*_: object) -> None:
         raise UnsupportedModel("model type llama has no entry", elsewhere=True)
 
-    monkeypatch.setattr("foredraft.runtime.model_folder.read_spec", elsewhere)
-    monkeypatch.setattr(runner, "read_spec", elsewhere)
+    monkeypatch.setattr("foredraft.models.folder.read_spec", elsewhere)
     host = load(path, tmp_path, dtype="file").host
     assert (host.tier, host.dtype) == ("transformers", "bf16")
     assert host.notice is not None
@@ -127,14 +127,14 @@ def test_a_file_that_goes_between_two_loads_is_a_sentence(path: Path, tmp_path: 
     assert folder is not None
     own.unlink()
     with pytest.raises(WeightsError, match=r"a\.gguf is gone"):
-        load(folder, tmp_path / "cache")
+        load(folder.path, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "layers:1", "heads:FILE", "model:FILE", "model:FOLDER"])
 def test_whoever_drafts_the_text_is_the_plain_one(drafter: str, path: Path, tmp_path: Path) -> None:
     lm = load(path, tmp_path)
     assert lm.host.folder is not None
-    spec = spec_of_heads(lm.host.folder)
+    spec = spec_of_heads(lm.host.folder.path)
     heads = tmp_path / "heads.safetensors"
     write_heads(heads, spec, random_heads(spec, range(60, 160)))
     names = {
@@ -157,7 +157,7 @@ def test_whoever_drafts_the_text_is_the_plain_one(drafter: str, path: Path, tmp_
 def _bf16(path: Path, cache: Path) -> Path:
     folder = load_host(str(path), Machine(dtype="bf16", cache=cache, device="cpu")).folder
     assert folder is not None
-    return folder
+    return folder.path
 
 
 def test_peers_and_the_roofline_know_what_is_run(path: Path, tmp_path: Path) -> None:
@@ -190,9 +190,10 @@ def test_a_draft_beside_it_is_rounded(path: Path, tmp_path: Path) -> None:
 
 def test_the_text_is_the_targets_with_such_a_draft(path: Path, tmp_path: Path) -> None:
     draft = load(path, tmp_path, dtype="bf16").host.folder  # the same model, rounded another way
+    assert draft is not None
     lm = load(path, tmp_path)
     for options in ({}, {"seed": 3, "temperature": 1.0}):
         plain = lm.generate("AB", raw=True, max_tokens=24, **options)
-        drafted = lm.generate("AB", raw=True, max_tokens=24, drafter=f"model:{draft}", draft_tokens=3, **options)
+        drafted = lm.generate("AB", raw=True, max_tokens=24, drafter=f"model:{draft.path}", draft_tokens=3, **options)
         assert drafted.token_ids == plain.token_ids
         assert 0 < drafted.speculative.accepted <= drafted.speculative.drafted

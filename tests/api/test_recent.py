@@ -136,9 +136,9 @@ def test_recent_text_is_kept_on_request_and_goes_on_in_another_process(load: Any
     assert (again.token_ids, again.speculative.rounds <= 5) == (first.token_ids, True)
     later.save_cache("mine")
     later.load_cache("mine")
-    before = later._recent.memory.tokens
+    before = later.runtime.recent_text.memory.tokens
     later.load_cache("mine")  # what is held already is not held twice
-    assert later._recent.memory.tokens == before
+    assert later.runtime.recent_text.memory.tokens == before
     later.forget("mine")
     gone = load()
     gone.load_cache("mine")
@@ -153,7 +153,7 @@ def test_what_a_process_holds_is_kept_where_a_file_is_added(load: Any) -> None:
     two.load_cache("mine")
     two.save_cache("mine")
     one.load_cache("mine")
-    assert sorted(document.tolist() for document in one._recent._documents("mine")) == [[1, 2, 3], [4, 5, 6]]
+    assert sorted(document.tolist() for document in one.runtime.recent_text._documents("mine")) == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: list[Draft]) -> None:
@@ -165,11 +165,11 @@ def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: 
         other = load(share_cache=share)
         yours = f"yours {share}"
         other.load_cache(yours)
-        assert set(other._recent.memory.scopes) == ({"mine"} if share else set())
+        assert set(other.runtime.recent_text.memory.scopes) == ({"mine"} if share else set())
         ask(other, yours)
         assert bool(tokens(proposed) & set(SECRET)) == share
         other.save_cache(yours)
-        saved, _ = other._recent._store().load(yours)  # what was read of another's is not saved as one's own
+        saved, _ = other.runtime.recent_text._store().load(yours)  # what was read of another's is not saved as one's own
         assert len(saved) == 1
         assert not set(saved[0].tolist()) & set(SECRET)
     assert sorted(load()._recent._store().scopes()) == ["mine", "yours False", "yours True"]
@@ -177,7 +177,7 @@ def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: 
 
 def test_a_cache_full_to_its_bound_in_the_middle_of_a_request(load: Any) -> None:
     lm = load(cache_tokens=200)
-    memory = lm._recent.memory
+    memory = lm.runtime.recent_text.memory
     lm.remember(range(100, 140), "mine")
     stream = lm.stream(PROMPT, max_tokens=40, cache_scope="mine")
     text = next(stream).text
@@ -196,12 +196,12 @@ def test_a_conversation_and_several_answers_are_remembered_without_repeats(load:
     for text in ("hello", "and"):
         for _ in talk.send(text, max_tokens=8, cache_scope="talk"):
             pass
-        held = lm._recent._documents("talk")
+        held = lm.runtime.recent_text._documents("talk")
     talk._settle()
     assert len(held) == 1
     results = lm.generate([5] * 300, max_tokens=4, n=8, temperature=1.0, seed=1, cache_scope="many")
     assert isinstance(results, Result)
-    assert lm._recent.memory.scopes["many"] <= 300 + 8 * (64 + 4 + 1)
+    assert lm.runtime.recent_text.memory.scopes["many"] <= 300 + 8 * (64 + 4 + 1)
 
 
 def test_a_prompt_of_one_repeated_token(load: Any) -> None:
@@ -216,7 +216,7 @@ def test_a_stream_that_is_left_is_remembered_as_far_as_it_came(load: Any) -> Non
     with lm.stream(PROMPT, max_tokens=40, cache_scope="mine") as stream:
         next(stream)
     assert stream.result is not None
-    assert lm._recent._documents("mine")[0].tolist()[-1] == stream.result.token_ids[-1]
+    assert lm.runtime.recent_text._documents("mine")[0].tolist()[-1] == stream.result.token_ids[-1]
 
 
 def test_drafters_that_cannot_copy_from_recent_text(load: Any) -> None:
@@ -227,9 +227,9 @@ def test_drafters_that_cannot_copy_from_recent_text(load: Any) -> None:
         ask(lm, "mine", drafter=Suffix())
     none = ask(lm, "mine", drafter="none")
     assert none.notices == ["cache_scope had no use: nothing was drafted"]
-    assert lm._recent.memory.tokens == 0
+    assert lm.runtime.recent_text.memory.tokens == 0
     assert ask(lm, "mine", drafter="lookup+suffix").notices == []
-    assert set(lm._recent.memory.scopes) == {"mine"}
+    assert set(lm.runtime.recent_text.memory.scopes) == {"mine"}
 
 
 def test_refusals(load: Any, tiny: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_file_that_cannot_be_used_is_a_storage_error_and_nothing_else_is_lost(
     lm = load()
     ask(lm, "mine")
     lm.save_cache("mine")
-    path = lm._recent._store().path("mine")
+    path = lm.runtime.recent_text._store().path("mine")
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(StorageError, match=r"is truncated: it is set aside as .*mine\.bad"):
         lm.load_cache("mine")
@@ -282,18 +282,18 @@ def test_a_file_that_cannot_be_used_is_a_storage_error_and_nothing_else_is_lost(
 def test_a_text_is_read_as_it_would_be_written(load: Any) -> None:
     lm = load()
     lm.remember("ab", "mine")
-    assert lm._recent._documents("mine")[0].tolist() == lm.host.tokenizer.encode("ab", special=False)
+    assert lm.runtime.recent_text._documents("mine")[0].tolist() == lm.host.tokenizer.encode("ab", special=False)
 
 
 # --- what was cleared stays so ---
 
 
 def held(lm: LanguageModel, scope: str = "mine") -> list[list[int]]:
-    return [document.tolist() for document in lm._recent._documents(scope)]
+    return [document.tolist() for document in lm.runtime.recent_text._documents(scope)]
 
 
 def on_disk(lm: LanguageModel, scope: str = "mine") -> list[list[int]]:
-    return [document.tolist() for document in lm._recent._store().load(scope)[0]]
+    return [document.tolist() for document in lm.runtime.recent_text._store().load(scope)[0]]
 
 
 @pytest.mark.parametrize("how", ["loaded", "saved"])
@@ -387,22 +387,22 @@ def test_a_bad_entry_of_another_disables_no_scope(load: Any) -> None:
     for scope in ("mine", "yours"):
         lm.remember([1, 2], scope)
         lm.save_cache(scope)
-    folder = lm._recent._store().folder
-    lm._recent._store().path("bad").mkdir()
+    folder = lm.runtime.recent_text._store().folder
+    lm.runtime.recent_text._store().path("bad").mkdir()
     (folder / "x.recent").symlink_to(folder / "absent")
     alone, sharing = load(), load(share_cache=True)
     alone.load_cache("mine")
-    assert set(alone._recent.memory.scopes) == {"mine"}
-    path = lm._recent._store().path("yours")
+    assert set(alone.runtime.recent_text.memory.scopes) == {"mine"}
+    path = lm.runtime.recent_text._store().path("yours")
     path.write_bytes(path.read_bytes()[:-1])
     lm.remember([3], "third")
     lm.save_cache("third")
     with pytest.raises(StorageError, match=r"^[^;]*yours\.recent is truncated: it is set aside as .*yours\.bad$"):
         sharing.load_cache("mine")
-    assert set(sharing._recent.memory.scopes) == {"mine", "third"}
+    assert set(sharing.runtime.recent_text.memory.scopes) == {"mine", "third"}
     with pytest.raises(StorageError, match=r"bad\.recent cannot be read"):
         sharing.load_cache("bad")  # one's own is bad, and the others are loaded still
-    assert set(sharing._recent.memory.scopes) == {"mine", "third"}
+    assert set(sharing.runtime.recent_text.memory.scopes) == {"mine", "third"}
 
 
 def test_of_all_scopes_ones_own_is_the_last_to_make_room(load: Any) -> None:
@@ -414,4 +414,4 @@ def test_of_all_scopes_ones_own_is_the_last_to_make_room(load: Any) -> None:
     small.load_cache("mine")
     small.remember([5] * 20, "mine")
     small.remember([6] * 20, "mine")
-    assert set(small._recent.memory.scopes) == {"mine", "z"}
+    assert set(small.runtime.recent_text.memory.scopes) == {"mine", "z"}

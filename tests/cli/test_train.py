@@ -104,10 +104,10 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_search(
 def test_a_cache_that_cannot_be_written_is_refused_before_the_search(
     refused: Callable[..., str], tiny: Path, tmp_path: Path
 ) -> None:
-    from foredraft.models.identity import folder_identity
+    from foredraft.models.folder import ModelFolder
 
     place = tmp_path / "cache" / "layers"
-    (own := choice_file(tmp_path / "cache", folder_identity(tiny))).mkdir(parents=True)
+    (own := choice_file(tmp_path / "cache", ModelFolder(tiny).identity)).mkdir(parents=True)
     found = refused("train", "layers", "--model", tiny, "--dtype", "f32", "--tokens", "16")
     assert f"cannot write {own}: it is a folder" in found
     assert list(place.iterdir()) == [own]
@@ -168,14 +168,14 @@ def test_a_note_about_the_default(ask: Ask, tiny: Path) -> None:
 def test_a_model_that_goes_takes_its_choice_along(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
-    from foredraft.models.identity import folder_identity
+    from foredraft.models.folder import ModelFolder
 
     folder = tmp_path / "cache" / "own-bf16"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     source = {"kind": "wheel", "name": "own", "file": "x.gguf"}
     (folder / "foredraft.json").write_text(json.dumps({"source": source}))
-    path = choice_file(tmp_path / "cache", folder_identity(folder))
+    path = choice_file(tmp_path / "cache", ModelFolder(folder).identity)
     path.parent.mkdir()
     other = choice_file(tmp_path / "cache", "another")
     for file in (path, path.with_suffix(".search.json"), other):

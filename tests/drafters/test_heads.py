@@ -404,9 +404,9 @@ def test_text_with_runners_up_is_plain_text(tiny: Path, recurrent: Path, samplin
             return made if made.tokens[0] == right else replace(made, second=[right, *made.second[1:]])
 
         heads.chain = knowing
-        lm._planning.planner = lambda _: Combs(6)  # type: ignore[method-assign]
+        lm.runtime.planning.planner = lambda _: Combs(6)  # type: ignore[method-assign]
         drafted = lm.generate(prompt, max_tokens=60, drafter=drafter, **sampling)
-        del lm._planning.planner
+        del lm.runtime.planning.planner
         assert drafted.token_ids == plain.token_ids
         assert drafted.text == plain.text
     assert leaves > 20
@@ -530,7 +530,7 @@ def test_heads_by_name(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
 def test_heads_are_opened_once_for_all_lengths(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     lm = foredraft.load(tiny, drafter=f"heads:{recurrent}", cache=tmp_path, threads=1)
     asked: list[Any] = [{"draft_tokens": 2}, {"draft_temperature": 0.5}, {}]
-    drafters = [next(parts_of(lm._drafter(foredraft.options.settle(options)))) for options in asked]
+    drafters = [next(parts_of(lm.runtime.drafter_for(foredraft.options.settle(options)))) for options in asked]
     assert all(isinstance(drafter, HeadsDrafter) for drafter in drafters)
     assert [drafter.draft_tokens for drafter in drafters] == [None, None, None]  # type: ignore[attr-defined]
     assert len({id(drafter.heads) for drafter in drafters}) == 1  # type: ignore[attr-defined]

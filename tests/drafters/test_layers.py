@@ -23,7 +23,7 @@ from foredraft.drafters.first import FirstOf
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import DrafterError, ModelError, StorageError
-from foredraft.models.identity import folder_identity
+from foredraft.models.folder import ModelFolder
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import (
@@ -300,7 +300,7 @@ def test_the_default_leaves_out_every_second_layer_of_the_middle_third(layers: i
 
 
 def test_a_choice_is_found_beside_the_model(lm: LanguageModel, tiny: Path) -> None:
-    identity = folder_identity(tiny)
+    identity = ModelFolder(tiny).identity
     assert lm.host.identity == identity
     path = choice_file(lm.host.cache, identity)
     assert find_choice("", lm.host.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS, UNMEASURED)

@@ -68,11 +68,11 @@ class Case:
         self.wanted = [choice.token_ids for choice in alone.choices]
 
     def jobs(self, owner: str = "") -> list[Listener]:
-        drafter = self.lm.drafter_of(self.settings)
-        length = self.lm._drafters.length(self.settings, drafter)
+        drafter = self.lm.runtime.drafters.of(self.settings)
+        length = self.lm.runtime.drafters.length(self.settings, drafter)
         return [
             Listener(request.sequence, drafter=drafter, draft_tokens="auto" if length is None else length, owner=owner)
-            for request in self.lm._requests.make(self.prompt, self.settings)
+            for request in self.lm.runtime.requests.make(self.prompt, self.settings)
         ]
 
 
@@ -158,7 +158,7 @@ def test_a_prefix_serves_its_owner_alone(cases: list[Case], engine: Service) -> 
 
 def test_the_draft_cache_serves_its_owner_alone(cases: list[Case], engine: Service) -> None:
     case = cases[5]
-    model: Any = case.lm.drafter_of(case.settings).drafters[0].model  # type: ignore[attr-defined]
+    model: Any = case.lm.runtime.drafters.of(case.settings).drafters[0].model  # type: ignore[attr-defined]
     for owner, reused in (("pat", False), ("sue", False), ("pat", True)):
         (job,) = case.jobs(owner)
         engine.submit([job.job])
@@ -176,7 +176,7 @@ def test_the_next_turn_reads_only_what_is_new(lm: LanguageModel, engine: Service
     prompt, other = list(range(3, 120)), [*range(3, 20), *range(120, 130)]
 
     def ask(prompt: list[int]) -> Listener:
-        job = Listener(lm._requests.make(prompt, options)[0].sequence)
+        job = Listener(lm.runtime.requests.make(prompt, options)[0].sequence)
         serve(engine, job)
         return job
 
@@ -192,7 +192,7 @@ def test_heads_know_a_prompt_that_was_read_in_chunks(
     monkeypatch.setattr(Chunks, "rows", 16)
     monkeypatch.setattr(scheduler, "MOST", 16)
     case = cases[4]
-    drafter: Any = case.lm.drafter_of(case.settings)
+    drafter: Any = case.lm.runtime.drafters.of(case.settings)
     (job,) = case.jobs("whole")
     engine.submit([job.job])
     while not job.told:
@@ -207,7 +207,7 @@ def test_heads_know_a_prompt_that_was_read_in_chunks(
 
 def test_predictions_of_several_jobs_are_asked_for_together(cases: list[Case], engine: Service) -> None:
     case = cases[1]
-    inner = case.lm.drafter_of(case.settings)
+    inner = case.lm.runtime.drafters.of(case.settings)
     asked: list[int] = []
 
     class Asked:
@@ -235,7 +235,9 @@ def test_logprobs_are_those_of_each_alone(lm: LanguageModel, cases: list[Case]) 
     recorder = LogprobRecorder(lm.host.sampler.logprobs)
     engine = Service(lm.host.target, NoDrafter(), Plans(), watches=[recorder], thread=False)
     alone = lm.generate(PROMPT, max_tokens=20, logprobs=2).choices[0].logprobs
-    job, *beside = [Listener(lm._requests.make(PROMPT, settle({"max_tokens": 20}))[0].sequence) for _ in range(3)]
+    job, *beside = [
+        Listener(lm.runtime.requests.make(PROMPT, settle({"max_tokens": 20}))[0].sequence) for _ in range(3)
+    ]
     record = recorder.want(job.job.sequence, 2)
     recorder.want(beside[0].job.sequence, 0)
     engine.submit([j.job for j in (job, *beside)])

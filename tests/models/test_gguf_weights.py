@@ -15,12 +15,13 @@ from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import StorageError, UnsupportedModel, WeightsError
 from foredraft.models.checkpoint import open_weights
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf import weights as gguf_weights
 from foredraft.models.gguf.convert import convert_gguf
-from foredraft.models.gguf.link import LINK, read_link, weight_bytes
+from foredraft.models.gguf.link import LINK, read_link
 from foredraft.models.gguf.weights import GgufWeights, open_gguf
 from foredraft.models.heads.open import head_rows
-from foredraft.models.identity import folder_identity, known_identity, weights_digest
+from foredraft.models.identity import weights_digest
 from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.weights.base import held_weights
@@ -152,7 +153,7 @@ def test_a_folder_that_links_holds_no_weights_and_reads_as_bf16(mixed: Path, tmp
     ]  # fmt: skip
     assert sorted(mixed.parent.iterdir()) == before  # nothing is written beside the file
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
-    assert weight_bytes(folder) == mixed.stat().st_size
+    assert ModelFolder(folder).weight_bytes == mixed.stat().st_size
     link = read_link(folder)
     assert link is not None
     assert link.file == str(mixed.resolve())
@@ -163,16 +164,16 @@ def test_a_folder_that_links_holds_no_weights_and_reads_as_bf16(mixed: Path, tmp
 def test_the_identity_covers_the_file(mixed: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(mixed, tmp_path / "a.gguf"))
     folder = convert_gguf(path, tmp_path / "cache", "file")
-    first = folder_identity(folder)
-    assert known_identity(folder) == first
+    first = ModelFolder(folder).identity
+    assert ModelFolder(folder).known_identity == first
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     other = convert_gguf(path, tmp_path / "cache", "file")
     assert (other / "config.json").read_bytes() == (folder / "config.json").read_bytes()
-    assert folder_identity(other) != first
+    assert ModelFolder(other).identity != first
     path.unlink()
-    assert known_identity(folder) == first
+    assert ModelFolder(folder).known_identity == first
 
 
 def test_two_files_that_look_alike_are_two_models(mixed: Path, tmp_path: Path) -> None:
@@ -185,10 +186,12 @@ def test_two_files_that_look_alike_are_two_models(mixed: Path, tmp_path: Path) -
         path.write_bytes(content)
         os.utime(path, ns=(10**18, 10**18))
     for dtype in ("file", "bf16", "f32"):
-        one, two = (folder_identity(convert_gguf(path, tmp_path / path.parent.name / "cache", dtype)) for path in paths)
+        one, two = (
+            ModelFolder(convert_gguf(path, tmp_path / path.parent.name / "cache", dtype)).identity for path in paths
+        )
         assert one != two
     cache = tmp_path / "cache"  # the same name, size, time and ends: which of the two is asked for is looked at
-    seen = [folder_identity(convert_gguf(path, cache, "file")) for path in (*paths, *paths)]
+    seen = [ModelFolder(convert_gguf(path, cache, "file")).identity for path in (*paths, *paths)]
     assert seen[0] != seen[1]
     assert seen[:2] == seen[2:]
 
@@ -196,9 +199,9 @@ def test_two_files_that_look_alike_are_two_models(mixed: Path, tmp_path: Path) -
 def test_a_file_that_was_touched_is_the_same_one(mixed: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(mixed, tmp_path / "a.gguf"))
     folder = convert_gguf(path, tmp_path / "cache", "file")
-    before = folder_identity(folder)
+    before = ModelFolder(folder).identity
     os.utime(path, ns=(10**18, 10**18))
-    assert folder_identity(folder) == before
+    assert ModelFolder(folder).identity == before
     link = read_link(folder)
     assert link is not None
     assert link.modified == 10**18  # so that the next start need not read it all
@@ -206,7 +209,7 @@ def test_a_file_that_was_touched_is_the_same_one(mixed: Path, tmp_path: Path) ->
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(WeightsError, match=r"is not the file that .* was made for"):
-        folder_identity(folder)
+        _ = ModelFolder(folder).identity
 
 
 # what happens to a file behind a link
@@ -247,7 +250,7 @@ def test_a_file_that_was_shortened_or_changed_is_a_sentence(mixed: Path, tmp_pat
     folder = convert_gguf(path, tmp_path / "cache", "file")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1000])
-    for look in (open_weights, folder_identity):
+    for look in (open_weights, lambda folder: ModelFolder(folder).identity):
         with pytest.raises(WeightsError, match=r"a\.gguf has \d+ bytes where it had \d+, so it was cut or replaced"):
             look(folder)
     with pytest.raises(WeightsError, match="lie beyond its end"):

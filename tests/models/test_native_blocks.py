@@ -14,9 +14,9 @@ from gguf import GGMLQuantizationType as Kind
 
 from foredraft.errors import OptionError, StorageError, WeightsError
 from foredraft.models.checkpoint import open_weights
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.weights import GgufWeights
-from foredraft.models.identity import folder_identity
 from foredraft.models.model import Rows
 from foredraft.models.native import packing as native_weights
 from foredraft.models.native.blocks import Blocks, blocks_of
@@ -185,7 +185,7 @@ def test_what_is_kept_is_said_once_and_the_file_is_not_read_again(
 ) -> None:
     path = quantised_file(tmp_path / "a.gguf", kinds=MIXED)
     spec, weights = opened(path, tmp_path)
-    kept: dict[str, Any] = {"cache": tmp_path, "identity": folder_identity(weights.folder), "threads": 1}
+    kept: dict[str, Any] = {"cache": tmp_path, "identity": ModelFolder(weights.folder).identity, "threads": 1}
     first = NativeModel(spec, weights, "file", **kept)
     folder = tmp_path / "packed" / f"{kept['identity']}-file-{native_weights.VERSION}"
     size = (folder / FILE).stat().st_size

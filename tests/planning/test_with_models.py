@@ -39,8 +39,8 @@ def lm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 def told(lm: LanguageModel, table: PassTable) -> None:
     """Let the planner believe a table, and that it has never met a text."""
-    lm._planning._auto = AutoPlanner(Costs(table), clock=lambda: 0.0)
-    lm._drafters._made.clear()
+    lm.runtime.planning._auto = AutoPlanner(Costs(table), clock=lambda: 0.0)
+    lm.runtime.drafters._made.clear()
 
 
 def test_where_rows_are_free_there_are_guesses(lm: LanguageModel) -> None:
@@ -91,14 +91,14 @@ def test_no_text_changes_for_what_is_planned(lm: LanguageModel, table: PassTable
 def test_a_seed_under_ratio_has_fixed_lengths(lm: LanguageModel) -> None:
     """What a planner learns and the clock are no seed's: the text could not be had again, nor would it be exact."""
     named = settle({"seed": 1, "rule": "ratio", "temperature": 1.0, "drafter": "lookup+suffix"})
-    assert isinstance(lm._drafters.of(named), FirstOf)
-    assert lm._drafters.length(named, lm._drafters.of(named)) == 15
+    assert isinstance(lm.runtime.drafters.of(named), FirstOf)
+    assert lm.runtime.drafters.length(named, lm.runtime.drafters.of(named)) == 15
     texts = {tuple(lm.generate(PROMPT, seed=1, rule="ratio", temperature=1.0, max_tokens=30).token_ids) for _ in "abc"}
     assert len(texts) == 1
     for free in ({"seed": 1, "temperature": 1.0}, {"rule": "ratio", "temperature": 1.0}, {"seed": 1, "rule": "ratio"}):
         options = settle(free)  # type: ignore[arg-type]
-        assert isinstance(lm._drafters.of(options), Chooser)
-        assert lm._drafters.length(options, lm._drafters.of(options)) is None
+        assert isinstance(lm.runtime.drafters.of(options), Chooser)
+        assert lm.runtime.drafters.length(options, lm.runtime.drafters.of(options)) is None
 
 
 class Own:
@@ -119,16 +119,16 @@ class Own:
 
 def test_a_users_drafter_keeps_its_record(lm: LanguageModel) -> None:
     own = Own()
-    first, again = (lm._drafters.of(settle({"drafter": own})) for _ in range(2))
+    first, again = (lm.runtime.drafters.of(settle({"drafter": own})) for _ in range(2))
     assert first is again
     assert isinstance(first, Chooser)
-    assert not isinstance(lm._drafters.of(settle({"drafter": own, "draft_tokens": 3})), Chooser)
-    joined = lm._drafters.of(settle({"drafter": FirstOf([Lookup(), own])}))
+    assert not isinstance(lm.runtime.drafters.of(settle({"drafter": own, "draft_tokens": 3})), Chooser)
+    joined = lm.runtime.drafters.of(settle({"drafter": FirstOf([Lookup(), own])}))
     assert isinstance(joined, Chooser)
     assert [d.name for d in joined.drafters] == ["lookup", "own"]
     for _ in range(20):
-        lm._drafters.of(settle({"drafter": Own()}))
-    assert len(lm._drafters._objects) <= 8
+        lm.runtime.drafters.of(settle({"drafter": Own()}))
+    assert len(lm.runtime.drafters._objects) <= 8
 
 
 def test_costs_are_kept_for_this_model_and_machine(tiny: Path, tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_costs_are_kept_for_this_model_and_machine(tiny: Path, tmp_path: Path) -
     path.write_text(json.dumps(kept))
     again = foredraft.load(tiny, dtype="f32", cache=tmp_path, threads=1)
     assert again.generate(PROMPT, max_tokens=3).text == first.text
-    assert again._planning.auto().costs.table.seconds[0] == 5.0  # read, not measured
+    assert again.runtime.planning.auto().costs.table.seconds[0] == 5.0  # read, not measured
     path.write_text(json.dumps({**kept, "machine": "64 x another"}))
     moved = foredraft.load(tiny, dtype="f32", cache=tmp_path, threads=1)
     assert moved.generate(PROMPT, max_tokens=3).text == first.text
-    assert moved._planning.auto().costs.table.seconds[0] < 5.0
+    assert moved.runtime.planning.auto().costs.table.seconds[0] < 5.0
 
 
 def test_nothing_is_timed_where_nothing_is_planned(tiny: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_timed_where_nothing_is_planned(tiny: Path, tmp_path: Path) -
     result = lm.generate(PROMPT, max_tokens=3)
     assert not (tmp_path / "costs").exists()
     assert (result.timings.plain_tokens_per_s, result.timings.speedup) == (None, None)
-    assert isinstance(lm._planning, Planning)
+    assert isinstance(lm.runtime.planning, Planning)
 
 
 def test_two_planners_in_two_threads_do_not_meet(tiny: Path, tmp_path: Path) -> None:
@@ -171,4 +171,4 @@ def test_two_planners_in_two_threads_do_not_meet(tiny: Path, tmp_path: Path) -> 
     for thread in threads:
         thread.join()
     assert found == [plain] * 6
-    assert models[0]._planning.auto() is not models[1]._planning.auto()
+    assert models[0].runtime.planning.auto() is not models[1].runtime.planning.auto()

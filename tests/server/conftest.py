@@ -55,7 +55,7 @@ def open_server(load: Callable[..., LanguageModel]) -> Iterator[Serve]:
     def make(
         model: LanguageModel | None = None, engine: dict[str, Any] | None = None, headers: Any = None, **desk: Any
     ) -> Client:
-        serving = Serving(model or load(), "tiny", **(engine or {}))
+        serving = Serving((model or load()).runtime, "tiny", **(engine or {}))
         opened.append(serving)
         made = Desk("tiny", **desk)
         made.served = serving

@@ -319,4 +319,4 @@ def test_the_servers_own_rule_is_that_of_requests_which_name_none(served: Client
         exchange = serving.prepare(Asked(["ab"], options))
         assert exchange.answers[0].job.sequence.noise.coupled == coupled
     with pytest.raises(OptionError, match="rule must be"):
-        Serving(serving.model, "tiny", rule="mine")
+        Serving(serving.runtime, "tiny", rule="mine")

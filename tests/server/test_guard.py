@@ -170,7 +170,7 @@ def test_until_the_model_is_loaded(load: Any) -> None:
     from foredraft.serving.model import Serving
 
     model: LanguageModel = load()
-    desk.served = Serving(model, "tiny")
+    desk.served = Serving(model.runtime, "tiny")
     assert (client.get("/health").json, client.get("/ready").status) == ({"status": "ok"}, 200)
     assert client.complete("ab", max_tokens=1).status == 200
     desk.draining = True

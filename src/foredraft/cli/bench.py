@@ -127,7 +127,7 @@ class Subject:
 
         length = "auto" if draft_tokens is None else draft_tokens
         asked: Options = {**self._options, "drafter": drafter, "draft_tokens": length}
-        drafting = self._model.drafter_of(settle(asked))
+        drafting = self._model.runtime.drafters.of(settle(asked))
         before = _faults(drafting)
         result = self._model.generate(self._prompts[prompt], **asked)
         if isinstance(drafting, Chooser) and _faults(drafting) > before:  # the answer went on without it
@@ -141,7 +141,7 @@ class Subject:
         from foredraft.runtime.request import Requests
 
         settings = settle({**self._options, "drafter": drafter, "draft_tokens": draft_tokens})
-        drafting = self._model.drafter_of(settings)
+        drafting = self._model.runtime.drafters.of(settings)
         if not replayable(drafting):
             return self.answer(prompt, drafter, draft_tokens).rounds
         host = self._model.host

@@ -127,7 +127,7 @@ def with_generation_config(
         return options
     from foredraft.options import settle
 
-    named = {} if model.host.folder is None else sampling_of(model.host.folder)
+    named = {} if model.host.folder is None else sampling_of(model.host.folder.path)
     values = {name: value for name, value in named.items() if name not in options}
     if not values:
         console.say("note: the checkpoint's generation_config names no sampling that the options leave open")

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     def load() -> Served:
         from foredraft.serving.model import Serving
 
-        return Serving(load_model(args, console), desk.name, args.slots, args.queue, args.rule or "auto")
+        return Serving(load_model(args, console).runtime, desk.name, args.slots, args.queue, args.rule or "auto")
 
     def loaded(served: Served) -> None:
         console.print(_hello(args, served, port, keyed=bool(desk.keys)))

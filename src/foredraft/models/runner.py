@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from foredraft.errors import ModelError, OptionError, UnsupportedModel
-from foredraft.models.checkpoint import open_weights
-from foredraft.models.gguf.link import weight_bytes
+from foredraft.models.folder import ModelFolder
 from foredraft.models.model import Model
-from foredraft.models.spec import DecoderSpec, read_spec
+from foredraft.models.spec import DecoderSpec
 from foredraft.system.files import Progress
 
 DEVICES: Final = ("cpu", "cuda", "mps")
@@ -48,26 +47,26 @@ class Runner:
     notice: str | None = None
 
 
-def open_runner(folder: Path, config: dict[str, Any], identity: str, wish: Wish) -> Runner:
+def open_runner(folder: ModelFolder, wish: Wish) -> Runner:
     """Return the forward pass for a folder.
 
     Raises ModelError for a model that nothing here can run, OptionError for a device or tier that is not there.
     """
     try:
-        spec = read_spec(config)
+        spec = folder.spec
     except UnsupportedModel as fault:
         if not fault.elsewhere:
             raise
-        return _generic(folder, fault, wish)
+        return _generic(folder.path, fault, wish)
     if wish.tier in TIERS:
         _check_forced(wish)
-        return _native(folder, spec, identity, wish, None)
+        return _native(folder, spec, wish, None)
     device, notice = pick_device(wish.device)
     if device != "cpu" or wish.dtype == "f64" or wish.tier == "off":
         return _torch(folder, spec, device, notice, wish)
     if why := why_not_native():
         return _torch(folder, spec, device, f"{why}; torch does the work, which is slower", wish)
-    return _native(folder, spec, identity, wish, notice)
+    return _native(folder, spec, wish, notice)
 
 
 def pick_device(asked: str | None) -> tuple[str, str | None]:
@@ -140,18 +139,19 @@ def _check_forced(wish: Wish) -> None:
         raise OptionError(f"native_tier {wish.tier} cannot be had: {why}")
 
 
-def _native(folder: Path, spec: DecoderSpec, identity: str, wish: Wish, notice: str | None) -> Runner:
+def _native(folder: ModelFolder, spec: DecoderSpec, wish: Wish, notice: str | None) -> Runner:
     from foredraft.models.native import model as native
 
     forced = wish.tier if wish.tier in TIERS else None
     model = native.NativeModel(
         spec,
-        open_weights(folder),
+        folder.weights,
         wish.dtype,
         threads=wish.threads,
         tier=forced,
         cache=wish.cache,
-        identity=identity,
+        identity=folder.identity,
+        source=folder.source,
         progress=_packing(folder, wish.progress),
     )
     tier = f"native-{model.tier}"
@@ -159,9 +159,9 @@ def _native(folder: Path, spec: DecoderSpec, identity: str, wish: Wish, notice: 
     return Runner(model, tier, "cpu", tier, said or None)
 
 
-def _packing(folder: Path, progress: Progress | None) -> Progress | None:
+def _packing(folder: ModelFolder, progress: Progress | None) -> Progress | None:
     """Return who is told of layers packed, in bytes; nobody where it takes a moment."""
-    size = weight_bytes(folder)
+    size = folder.weight_bytes
     if progress is None or size < _MOMENT:
         return None
 
@@ -171,7 +171,7 @@ def _packing(folder: Path, progress: Progress | None) -> Progress | None:
     return tell
 
 
-def _torch(folder: Path, spec: DecoderSpec, device: str, notice: str | None, wish: Wish) -> Runner:
+def _torch(folder: ModelFolder, spec: DecoderSpec, device: str, notice: str | None, wish: Wish) -> Runner:
     if not torch_installed():
         if notice is not None:
             raise ModelError(f"{notice.partition(';')[0]}, or {INSTALL} for a slower pass")
@@ -181,7 +181,7 @@ def _torch(folder: Path, spec: DecoderSpec, device: str, notice: str | None, wis
     from foredraft.models.torch_decoder.decoder import TorchDecoder
 
     torch_runtime.set_threads(wish.threads)
-    model = TorchDecoder(spec, open_weights(folder), device, wish.dtype)
+    model = TorchDecoder(spec, folder.weights, device, wish.dtype)
     return Runner(model, "torch", device, torch_engine("torch", device), notice)
 
 

@@ -12,7 +12,8 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
-from foredraft.models.identity import fingerprint, folder_identity
+from foredraft.models.folder import ModelFolder
+from foredraft.models.identity import fingerprint
 from foredraft.models.native.sampling import native_logprobs, sampler
 from foredraft.models.runner import (
     CHOICES,
@@ -27,7 +28,7 @@ from foredraft.models.runner import (
 )
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.narrow import NarrowModel, narrow_vocabulary
-from foredraft.runtime.model_folder import Wanted, find_folder, not_in_table
+from foredraft.runtime.model_folder import Wanted, find_folder
 from foredraft.system.files import Progress
 from foredraft.tokenizer.tokenizer import Tokenizer
 
@@ -97,7 +98,7 @@ class Host:
     context: int
     off: str | None  # why speculation is refused, where it is
     notice: str | None  # a slower path that was taken, and why
-    folder: Path | None  # where it was loaded from; None for an object handed in
+    folder: ModelFolder | None  # where it was loaded from; None for an object handed in
     sampler: Sampler
     identity: str = ""  # of its weights
     cache: Path = Path()  # where models are kept, and what was found out about them
@@ -134,17 +135,15 @@ def load_host(
     device, tier, cache = machine.device, machine.native_tier, machine.cache_folder
     found = find_folder(Wanted(name, machine.dtype, device, tier, cache, machine.offline, progress))
     folder, dtype = found.folder, found.dtype
-    if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or not_in_table(found.config)):
+    if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or folder.why_not_in_table):
         dtype = "rounded"
-    identity = folder_identity(folder)
-    wish = Wish(dtype, cache, device, machine.threads, tier, progress)
-    runner = open_runner(folder, found.config, identity, wish)
+    runner = open_runner(folder, Wish(dtype, cache, device, machine.threads, tier, progress))
     news = getattr(runner.model, "news", None)
     runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
-    if (ids := narrow_vocabulary(folder, runner.model.vocabulary)) is not None:
+    if (ids := narrow_vocabulary(folder.path, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))
-    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder)
-    return replace(_host(name, runner, words, machine, dtype, identity, folder), news=news)
+    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder.path, folder.config)
+    return replace(_host(name, runner, words, machine, dtype, folder.identity, folder), news=news)
 
 
 def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
@@ -168,7 +167,7 @@ def _host(
     machine: Machine,
     dtype: str,
     identity: str,
-    folder: Path | None,
+    folder: ModelFolder | None,
 ) -> Host:
     model = runner.model
     context = machine.context or model.context

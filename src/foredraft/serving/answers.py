@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from foredraft.api import LanguageModel
 from foredraft.core.protocols import Drafter
 from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder
@@ -15,9 +14,10 @@ from foredraft.engine.service import Service
 from foredraft.engine.tally import Count, Tally
 from foredraft.errors import Draining, ServiceError
 from foredraft.options import Settings
-from foredraft.result import Speculative, TokenLogprob
+from foredraft.result import TokenLogprob
 from foredraft.runtime.copy_sources import predicted
 from foredraft.runtime.request import Request, spelled
+from foredraft.runtime.runtime import Runtime
 from foredraft.server.backend import Asked, Delta, Pace, ScoredPrompt, Summary
 from foredraft.serving.scoring import PromptScores
 from foredraft.tokenizer.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ from foredraft.tokenizer.tokenizer import Tokenizer
 class Engine:
     """What answers are made with."""
 
-    model: LanguageModel
+    runtime: Runtime
     service: Service
     recorder: LogprobRecorder
     words: Tokenizer
@@ -118,7 +118,7 @@ class Answers:
         if asked.scored is not None:
             for each in requests:
                 self._scores.append(PromptScores(each[0].sequence.tokens, asked.scored, asked.owner, engine.recorder))
-        length = engine.model._drafters.length(settings, drafter)
+        length = engine.runtime.draft_length(settings, drafter)
         self.answers = [
             OneAnswer(engine, i, request, asked, settings)
             for i, each in enumerate(requests if asked.generate else ())
@@ -179,21 +179,22 @@ class Answers:
 
     def summary(self) -> Summary:
         """Return what it came to, once every answer has ended."""
-        model, settings, drafter = self._engine.model, self._settings, self._drafter
+        runtime, settings, drafter = self._engine.runtime, self._settings, self._drafter
         firsts = [each[0] for each in self._requests]
         sequences = [request.sequence for each in self._requests for request in each]
         copied = None if settings.prediction is None else predicted(drafter, sequences)
         tally = total([first.tally for first in firsts])
-        pace = model._planning.pace(tally, drafter, max(len(first.sequence) for first in firsts))
-        notices = model._notices(settings, drafter, copied) if self.answers else []
+        context = max(len(first.sequence) for first in firsts)
+        speculative, plain = runtime.speculative(tally, settings, drafter, context)
+        notices = runtime.notices_for(settings, drafter, copied) if self.answers else []
         notices += [said for answer in self.answers if (said := answer.notice) is not None]
         return Summary(
             prompt_tokens=sum(first.sequence.prompt_length for first in firsts),
             cached_tokens=sum(first.cached_tokens for first in firsts),
             completion_tokens=sum(len(s) - s.prompt_length for s in sequences),
             prediction=copied,
-            speculative=Speculative.of(tally, model._drafters.off(settings, drafter) or pace.reason),
-            pace=self._pace(tally.tokens - tally.answers, pace.plain_tokens_per_s),
+            speculative=speculative,
+            pace=self._pace(tally.tokens - tally.answers, plain),
             notices=list(dict.fromkeys(notices)),
         )
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, cast
 
-from foredraft.api import LanguageModel
 from foredraft.core.protocols import Watch
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.errors import OptionError, PromptError
 from foredraft.options import Options, settle
 from foredraft.prompts import prompt_ids
+from foredraft.runtime.runtime import Runtime
 from foredraft.server.backend import Asked, DraftCount, Load
 from foredraft.serving.answers import Answers, Engine
 from foredraft.serving.recent_rounds import RecentRounds
@@ -33,8 +33,8 @@ class Serving:
     without a tokenizer.
     """
 
-    def __init__(self, model: LanguageModel, name: str, slots: int = 8, queue: int = 256, rule: str = "auto") -> None:
-        host = model.host
+    def __init__(self, runtime: Runtime, name: str, slots: int = 8, queue: int = 256, rule: str = "auto") -> None:
+        host = runtime.host
         if host.tokenizer is None:
             raise PromptError("a server needs a model with a tokenizer")
         self.name = name
@@ -42,20 +42,22 @@ class Serving:
         self._rule = settle({"rule": rule}).rule
         self.most = slots + queue
         self.words: Tokenizer = host.tokenizer
-        self.model = model
+        self.runtime = runtime
         self.recorder = LogprobRecorder(host.sampler.logprobs)
-        self.rounds = RecentRounds(model._planning)
+        self.rounds = RecentRounds(runtime.planning)
         self.facts: Mapping[str, Any] = {
             "tier": host.tier,
             "dtype": host.dtype,
-            "drafter": model.drafter.name,
+            "drafter": runtime.drafters.default.name,
             "system_fingerprint": host.fingerprint,
         }
         self._making = Lock()  # what makes a request ready is not made for two threads
-        planning = model._planning
+        planning = runtime.planning
         planning.auto()  # passes are timed before anything is served
-        watches: list[Watch] = [self.recorder, self.rounds, *([model.watch] if model.watch is not None else [])]
-        self.service = Service(host.target, model.drafter, planning, slots=slots, queue=queue, watches=watches)
+        watches: list[Watch] = [self.recorder, self.rounds, *([runtime.watch] if runtime.watch is not None else [])]
+        self.service = Service(
+            host.target, runtime.drafters.default, planning, slots=slots, queue=queue, watches=watches
+        )
 
     def prepare(self, asked: Asked) -> Answers:
         """Check a request and make it ready to start. Raises OptionError, PromptError, DrafterError, TokenizerError."""
@@ -68,15 +70,17 @@ class Serving:
             raise OptionError(f"n asks for {count} answers at once, and this server takes {self.most} at most")
         requests = []
         with self._making:
-            drafter = self.model._drafter(settings)
+            drafter = self.runtime.drafter_for(settings)
             for i, prompt in enumerate(asked.prompts):
                 try:
-                    requests.append(self.model._requests.make(prompt, settings))
+                    requests.append(self.runtime.requests.make(prompt, settings))
                 except PromptError as fault:
                     if len(asked.prompts) > 1:
                         fault.args = (f"prompt[{i}]: {fault}",)
                     raise
-        return Answers(Engine(self.model, self.service, self.recorder, self.words), asked, settings, drafter, requests)
+        return Answers(
+            Engine(self.runtime, self.service, self.recorder, self.words), asked, settings, drafter, requests
+        )
 
     def encode(self, prompt: Any, special: bool, template: Mapping[str, bool | str]) -> list[int]:
         """Return the tokens of a text or of messages. Raises PromptError or TokenizerError."""
@@ -85,11 +89,11 @@ class Serving:
         raw = isinstance(prompt, str)
         settings = replace(settle({"raw": True} if raw else {}), template=tuple(sorted(template.items())))
         with self._making:
-            return prompt_ids(prompt, self.words, settings, self.model.host.target.vocabulary, self.context)
+            return prompt_ids(prompt, self.words, settings, self.runtime.host.target.vocabulary, self.context)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids. Raises PromptError for ids that are none."""
-        width = self.model.host.target.vocabulary
+        width = self.runtime.host.target.vocabulary
         if (wrong := next((token for token in ids if not 0 <= token < width), None)) is not None:
             raise PromptError(f"token {wrong} is not in the vocabulary of {width}")
         return self.words.decode(ids)
@@ -126,7 +130,7 @@ class Serving:
     def _faults(self, dropped: Mapping[str, int]) -> dict[str, int]:
         """Return how often each drafter was dropped; those that a planner chooses among are counted by themselves."""
         faults = dict(dropped)
-        for source in getattr(self.model.drafter, "sources", ()):
+        for source in getattr(self.runtime.drafters.default, "sources", ()):
             if source.faults:
                 faults[source.name] = faults.get(source.name, 0) + source.faults
         return faults

@@ -47,8 +47,8 @@ class Tokenizer:
         self._special = frozenset(i for i, t in backend.get_added_tokens_decoder().items() if t.special)
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Tokenizer:
-        """Read the tokenizer of a model folder.
+    def from_folder(cls, folder: Path, model_config: Mapping[str, Any] | None = None) -> Tokenizer:
+        """Read the tokenizer of a model folder; ``model_config`` is its config.json, from whoever has read it.
 
         Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja or .json, and the
         end-of-text ids of generation_config.json or config.json. Raises TokenizerError.
@@ -64,7 +64,7 @@ class Tokenizer:
         roles = _special_tokens({**_read(folder / "special_tokens_map.json"), **config})
         template = _template_source(folder, config)
         clean_up = config.get("clean_up_tokenization_spaces") is True
-        return cls.from_backend(backend, template, _ends(folder), special_tokens=roles, clean_up=clean_up)
+        return cls.from_backend(backend, template, _ends(folder, model_config), special_tokens=roles, clean_up=clean_up)
 
     @classmethod
     def from_backend(
@@ -242,9 +242,9 @@ def _default(template: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _ends(folder: Path) -> list[int]:
+def _ends(folder: Path, model_config: Mapping[str, Any] | None) -> list[int]:
     for name in ("generation_config.json", "config.json"):
-        config = _read(folder / name)
+        config = model_config if name == "config.json" and model_config is not None else _read(folder / name)
         value = config.get("eos_token_id")
         if value is None and isinstance(config.get("text_config"), dict):
             value = config["text_config"].get("eos_token_id")

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from foredraft.cli.parser import nearest
 from foredraft.errors import ModelNotFound, OptionError, StorageError, WeightsError
-from foredraft.models.gguf.link import LINK, read_link
-from foredraft.models.identity import known_identity
+from foredraft.models.gguf.link import LINK
 from foredraft.system.json_text import parse_json, read_regular
 
 _HUB: Final = {"kind": "hub"}
@@ -117,8 +116,10 @@ def _file(folder: Path, source: Any) -> Path | None:
     """Return the user's GGUF that a folder links to or was converted from."""
     if not isinstance(source, dict) or source.get("kind") != "gguf":
         return None
+    from foredraft.models.folder import ModelFolder  # numpy, which --help does without
+
     try:
-        link = read_link(folder)
+        link = ModelFolder(folder).link
     except WeightsError:
         link = None
     named = source.get("file") if link is None else link.file
@@ -127,7 +128,9 @@ def _file(folder: Path, source: Any) -> Path | None:
 
 def _identity(folder: Path) -> str | None:
     """Return what the packed form of a model is called by; a GGUF that is kept as it came has none."""
+    from foredraft.models.folder import ModelFolder  # as above
+
     try:
-        return known_identity(folder) if (folder / "config.json").is_file() else None
+        return ModelFolder(folder).known_identity if (folder / "config.json").is_file() else None
     except (WeightsError, OSError):
         return None

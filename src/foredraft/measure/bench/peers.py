@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any, Final
 
 from foredraft.measure.bench.bench import Peer, PeerAnswer
-from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.runtime.host import Host
 
 LOOKUP: Final = 10
@@ -84,9 +83,11 @@ def gguf_of(host: Host, model: str) -> Path | None:
     named = Path(model)
     if named.suffix == ".gguf" and named.is_file():
         return named
-    if host.folder is not None and (link := read_link(host.folder)) is not None:
-        return linked_file(host.folder, link)
-    beside = sorted(host.folder.glob("*.gguf")) if host.folder is not None else []
+    if host.folder is None:
+        return None
+    if host.folder.gguf is not None:
+        return host.folder.gguf
+    beside = sorted(host.folder.path.glob("*.gguf"))
     return beside[0] if len(beside) == 1 else None
 
 
@@ -111,7 +112,7 @@ def _transformers(host: Host, model: str, threads: int | None, longest: int) -> 
         return "this model runs from the blocks of its file, which transformers does not: --dtype bf16 compares the two"
     from foredraft.models.hf.peer import TransformersPeer
 
-    loaded = TransformersPeer(host.folder, host.dtype, host.device, sorted(_stop_ids(host)), threads)
+    loaded = TransformersPeer(host.folder.path, host.dtype, host.device, sorted(_stop_ids(host)), threads)
     return [Transformers(TRANSFORMERS, loaded), Transformers(PROMPT_LOOKUP, loaded, LOOKUP)]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from foredraft.errors import ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
 from foredraft.models.gguf.config import Config, Family, config_of, family_of, names_of
 from foredraft.models.gguf.header import Header, read_header
-from foredraft.models.gguf.link import content_identity, discard, file_digest, make_link, whole_link, write_link
+from foredraft.models.gguf.link import Link, content_identity, discard, file_digest, make_link, whole_link, write_link
 from foredraft.models.gguf.rope import add_rope_scaling
 from foredraft.models.gguf.stored import Stored
 from foredraft.models.gguf.tensors import PLAIN, parts
@@ -50,6 +50,18 @@ def convert_gguf(
     sample of its bytes, with ``dtype`` and the format's version. Raises ModelNotFound, WeightsError, UnsupportedModel
     or TokenizerError for what the file is, StorageError for what the disk is.
     """
+    return converted(path, cache, dtype, progress, source=source)[0]
+
+
+def converted(
+    path: Path,
+    cache: Path,
+    dtype: Dtype = "bf16",
+    progress: Progress | None = None,
+    *,
+    source: Mapping[str, Any] | None = None,
+) -> tuple[Path, Link | None]:
+    """Return the folder of ``convert_gguf``, and its link where it was there and has one."""
     _require_dtype(dtype)
     try:
         final = cache / f"{path.stem}-{dtype}-{_key(path, dtype)}"
@@ -57,12 +69,14 @@ def convert_gguf(
         raise ModelNotFound(f"there is no file {path}") from None
     except OSError as fault:
         raise WeightsError(f"{path} cannot be read: {fault}") from fault
-    if final.is_dir() and (dtype != "file" or _points(final, path)):
-        return final
+    if final.is_dir() and dtype != "file":
+        return final, None
+    if final.is_dir() and (link := _pointing(final, path)) is not None:
+        return final, link
     header = read_header(path)
     with building(final) as folder:
         write_folder(header, folder, dtype, progress, source or _source(path))
-    return final
+    return final, None
 
 
 def _source(path: Path) -> dict[str, str]:
@@ -70,25 +84,28 @@ def _source(path: Path) -> dict[str, str]:
     return {"kind": "gguf", "file": str(path.resolve()), "named": str(path.absolute())}
 
 
-def _points(final: Path, path: Path) -> bool:
-    """Say whether the link of a folder is whole; it points to ``path`` then, unless the disk refuses another word.
+def _pointing(final: Path, path: Path) -> Link | None:
+    """Return the link of a folder where it is whole; it points to ``path`` then, unless the disk refuses another word.
 
     A folder whose link is damaged, or is of another file that looks alike, is removed. Raises StorageError where that
     is refused, or it points nowhere.
     """
     here = str(path.resolve())
     if (link := whole_link(final)) is None:
-        return False
+        return None
     if link.file != here:
         if file_digest(path) != link.digest:
             discard(final)
-            return False
+            return None
+        moved = replace(link, file=here)
         try:
-            write_link(final, replace(link, file=here))
+            write_link(final, moved)
         except StorageError:
             if not Path(final, link.file).is_file():
                 raise
-    return True
+        else:
+            return moved
+    return link
 
 
 def write_folder(

@@ -33,7 +33,7 @@ _AGAIN: Final = "name the .gguf file itself, or fetch the model again"
 class Link:
     """What a folder says of its GGUF: ``file`` is absolute, or relative to the folder; ``digest`` as ``file_digest``.
 
-    ``modified`` is when it last changed, in nanoseconds; ``identity`` is that of the folder (``folder_identity``), for
+    ``modified`` is when it last changed, in nanoseconds; ``identity`` is that of the folder (``ModelFolder``), for
     whoever asks when the file is gone; ``tensors`` are the fields of each Stored.
     """
 
@@ -129,12 +129,6 @@ def file_digest(path: Path, progress: Progress | None = None) -> str:
             if progress is not None:
                 progress(min(file.tell(), size), size, "reading")
     return digest.hexdigest()
-
-
-def weight_bytes(folder: Path) -> int:
-    """Return the bytes of a folder's weights: of its safetensors, or of the GGUF that it links to."""
-    link = read_link(folder)
-    return link.bytes if link is not None else sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def content_identity(config: Path, digest: str) -> str:

@@ -99,12 +99,15 @@ class GgufWeights(Weights):
         return to_bf16(values) if stored.matrix else values
 
 
-def open_gguf(folder: Path, link: Link | None = None) -> GgufWeights:
-    """Open the GGUF that a folder links to. Raises WeightsError for one that is gone, shortened or another."""
+def open_gguf(folder: Path, link: Link | None = None, path: Path | None = None) -> GgufWeights:
+    """Open the GGUF that a folder links to. Raises WeightsError for one that is gone, shortened or another.
+
+    ``path`` is where it lies, from whoever has just had ``linked_file`` look.
+    """
     link = link or read_link(folder)
     if link is None:
         raise WeightsError(f"{folder} links to no GGUF file")
-    path = linked_file(folder, link)
+    path = path or linked_file(folder, link)
     try:
         mapped = np.memmap(path, np.uint8, mode="r")
     except (OSError, ValueError) as fault:

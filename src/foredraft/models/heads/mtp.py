@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from foredraft.errors import DamagedHeads, DrafterError, UnsupportedModel, WeightsError
 from foredraft.models.checkpoint import open_weights
+from foredraft.models.folder import ModelFolder
 from foredraft.models.heads.file import HeadsSpec, packaged_heads
 from foredraft.models.identity import weights_digest
 from foredraft.models.layout import decoder_prefix, mtp_prefixes, output_head
@@ -160,13 +161,14 @@ def read_mtp_folder(folder: Path, config: Mapping[str, Any], own: DecoderSpec, n
     return found
 
 
-def foreign_module(folder: Path) -> str | None:
+def foreign_module(folder: ModelFolder) -> str | None:
     """Say why the MTP module of a model outside the decoder table is not read; None where there is none."""
-    names = open_weights(folder).names()
+    names = folder.weights.names()
     if not any(name.endswith(".eh_proj.weight") or name == "mtp.fc.weight" for name in names):
         return None
-    kind = read_config(folder).get("model_type")
-    return f"the MTP module of {folder} is not read, because model type {kind!s:.40} has no entry in the decoder table"
+    kind = read_config(folder.path).get("model_type")
+    why = f"model type {kind!s:.40} has no entry in the decoder table"
+    return f"the MTP module of {folder.path} is not read, because {why}"
 
 
 def damaged(why: str, weights: Weights, target: DecoderSpec, digest: str) -> WeightsError:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, NoHeads, WeightsError
-from foredraft.models.checkpoint import open_weights
+from foredraft.models.folder import ModelFolder
 from foredraft.models.heads.eagle import is_eagle, read_eagle3
 from foredraft.models.heads.file import HeadsSpec, check_target, find_heads, heads_file, packaged_heads, read_heads
 from foredraft.models.heads.modules import EagleHeads, MedusaHeads, RecurrentHeads
@@ -39,7 +39,9 @@ from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.floats import widened
 
 
-def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name: str) -> RecurrentHeads | MedusaHeads:
+def open_heads(
+    which: str, model: Model, folder: ModelFolder | Path | None, cache: Path, name: str
+) -> RecurrentHeads | MedusaHeads:
     """Return the heads for the target ``name``, loaded from ``folder``.
 
     ``which`` is a file of heads, a folder that holds one, an EAGLE-3 folder, or a copy of the target whose checkpoint
@@ -48,10 +50,10 @@ def open_heads(which: str, model: Model, folder: Path | None, cache: Path, name:
     DamagedHeads where that is what was trained here, and what comes next would serve.
     """
     if folder is None or not hasattr(model, "run"):
-        why = None if folder is None else foreign_module(folder)
+        why = None if folder is None else foreign_module(ModelFolder.of(folder))
         raise NoHeads(why or "drafter heads is not available for a model that runs through transformers' own module")
     own: DecoderSpec = cast("Any", model).spec
-    theirs = open_weights(folder)
+    theirs = ModelFolder.of(folder).weights
     digest = weights_digest(theirs, own)
     if which and (Path(which) / CONFIG).is_file():
         config = read_config(Path(which))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from foredraft.errors import FetchError, ModelError, ModelNotFound, OptionError
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.link import whole_link
 from foredraft.models.hub.registry import ALIASES, Alias, Wheel
 from foredraft.system.files import Dtype, Progress, building, refused, require_space
@@ -25,6 +26,13 @@ _PROBE_S: Final = 2.0
 
 
 def resolve(name: str, cache: Path, *, offline: bool, dtype: str = "bf16", progress: Progress | None = None) -> Path:
+    """Return where the folder of the model called ``name`` lies; see ``find_model``."""
+    return find_model(name, cache, offline=offline, dtype=dtype, progress=progress).path
+
+
+def find_model(
+    name: str, cache: Path, *, offline: bool, dtype: str = "bf16", progress: Progress | None = None
+) -> ModelFolder:
     """Return the folder of the model called ``name``, fetching and converting what is not there yet.
 
     ``name`` is an alias, a folder, a ``.gguf`` file or a hub id. The weights of a GGUF are widened to bf16 or f32 where
@@ -41,21 +49,21 @@ def resolve(name: str, cache: Path, *, offline: bool, dtype: str = "bf16", progr
     alias = ALIASES.get(name.lower())
     if alias is not None:
         if dtype == "auto" and (widened := _only_widened(name.lower(), alias, cache)) is not None:
-            return widened
+            return ModelFolder(widened)
         return _alias(name.lower(), alias, cache, offline, width, progress)
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise ModelNotFound(f"there is no file {name}")
-        from foredraft.models.gguf.convert import convert_gguf  # slow to import, and seldom needed
+        from foredraft.models.gguf.convert import converted  # slow to import, and seldom needed
 
-        return convert_gguf(path, cache, width, progress)
+        return ModelFolder(*converted(path, cache, width, progress))
     if path.is_dir():
-        return _folder(path)
+        return ModelFolder(_folder(path))
     if path.is_file():
         raise ModelError(f"{name} is a file and no GGUF: give the folder it lies in, or a .gguf file")
     if _HUB_ID.fullmatch(name):
-        return _hub(name, offline, quiet=progress is None)
+        return ModelFolder(_hub(name, offline, quiet=progress is None))
     raise ModelNotFound(
         f"no model is called {name!r}: give an alias (see foredraft models), a folder, a hub id or a .gguf file"
     )
@@ -81,22 +89,24 @@ def _folder(path: Path) -> Path:
     raise ModelError(f"{path} has no config.json, so it is no model folder")
 
 
-def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, progress: Progress | None) -> Path:
+def _alias(name: str, alias: Alias, cache: Path, offline: bool, dtype: Dtype, progress: Progress | None) -> ModelFolder:
     if alias.wheel is None:
-        return _hub(alias.hub, offline, quiet=progress is None)
+        return ModelFolder(_hub(alias.hub, offline, quiet=progress is None))
     final, kept = _made(name, dtype, alias.wheel, cache), _kept_gguf(name, alias.wheel, cache)
-    if final.is_dir() and (dtype != "file" or (kept.is_file() and whole_link(final) is not None)):
-        return final
+    if final.is_dir() and dtype != "file":
+        return ModelFolder(final)
+    if final.is_dir() and kept.is_file() and (link := whole_link(final)) is not None:
+        return ModelFolder(final, link)
     here = _hub_local(alias.hub)
     if here is not None:
-        return here
+        return ModelFolder(here)
     if offline and not kept.is_file():
         what = f"the GGUF file of {name}" if _made(name, "bf16", alias.wheel, cache).is_dir() else name
         raise FetchError(f"{what} has not been fetched yet: run once without --offline")
     if not kept.is_file() and _hub_answers(alias.hub):
         with suppress(FetchError):  # some networks let through the hub's pages and not its files
-            return _hub(alias.hub, offline, quiet=progress is None)
-    return _from_wheel(name, alias.wheel, final, dtype, progress)
+            return ModelFolder(_hub(alias.hub, offline, quiet=progress is None))
+    return ModelFolder(_from_wheel(name, alias.wheel, final, dtype, progress))
 
 
 def _from_wheel(name: str, wheel: Wheel, final: Path, dtype: Dtype, progress: Progress | None) -> Path:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, OptionError
 from foredraft.models.checkpoint import open_weights
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.native.blocks import Blocks, blocks_of
@@ -46,7 +47,8 @@ class NativeModel:
     """The Model protocol over the native library, on the CPU.
 
     ``weights`` is an open checkpoint or its folder. Weights are packed for the model, or found packed under
-    ``cache/packed`` by ``identity``; without both they are packed into memory. ``tier`` None is the best that runs,
+    ``cache/packed`` by ``identity`` and ``source`` (``ModelFolder``; None: its folder's); without both they are packed
+    into memory. ``tier`` None is the best that runs,
     ``threads`` None as many as there are cores for this process; ``beside`` another model, both are that model's own,
     and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks, where
     there are kernels for them, and all else is bf16; with "rounded" all are coded in 5 bits, for drafters.
@@ -66,6 +68,7 @@ class NativeModel:
         dtype: str = "bf16",
         *,
         identity: str = "",
+        source: str | None = None,
         cache: Path | None = None,
         tier: str | None = None,
         threads: int | None = None,
@@ -89,7 +92,9 @@ class NativeModel:
         self._read_bytes = None if blocks is None else blocks.read_bytes
         kinds = None if blocks is None else blocks.kinds
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
-        made = packed_weights(spec, weights, native, dtype, cache, identity, progress, blocks)
+        if source is None:  # an identity is of a folder, whose files may have changed
+            source = ModelFolder(weights.folder).source if cache and identity else ""
+        made = packed_weights(spec, weights, native, dtype, cache, identity, source, progress, blocks)
         self._packed, unkept, self.news = made
         wide = None if blocks is None else blocks.said
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.identity import source_of
 from foredraft.models.layout import decoder_prefix, refuse_unused
 from foredraft.models.native.blocks import Blocks
 from foredraft.models.native.layout_digest import Bytes, aligned, layout, layout_of
@@ -43,6 +42,7 @@ def packed_weights(
     dtype: str,
     kept: Path | None,
     identity: str,
+    source: str,
     progress: Progress | None,
     blocks: Blocks | None = None,
 ) -> tuple[Bytes, str | None, str | None]:
@@ -61,7 +61,7 @@ def packed_weights(
     if kept is None or not identity:
         return packer.fill(aligned(size)), None, None
     folder = kept / "packed" / f"{identity}-{dtype}-{VERSION}"
-    facts = _facts(spec, identity, dtype, size, blocks, source_of(weights.folder))
+    facts = _facts(spec, identity, dtype, size, blocks, source)
     found, damage = _open(folder / FILE, facts, size)
     if found is not None:
         return found, None, None

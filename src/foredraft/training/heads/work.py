@@ -17,7 +17,6 @@ from torch import Tensor
 
 from foredraft._version import __version__
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
-from foredraft.models.checkpoint import open_weights
 from foredraft.models.identity import weights_digest
 from foredraft.models.layout import decoder_prefix
 from foredraft.models.spec import DecoderSpec
@@ -212,7 +211,7 @@ def target_of(host: Host) -> tuple[DecoderSpec, Weights, str]:
     spec = getattr(host.target.model, "spec", None)
     if host.folder is None or not isinstance(spec, DecoderSpec):
         raise DrafterError(f"{host.name} runs through transformers' own module, for which nothing can be trained")
-    weights = open_weights(host.folder)
+    weights = host.folder.weights
     return spec, weights, weights_digest(weights, spec)
 
 

@@ -51,7 +51,7 @@ from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Model, Rows
-from foredraft.runtime.drafters import draft_model
+from foredraft.runtime.drafter_names import draft_model
 from foredraft.runtime.host import Host, Machine
 
 RULES = {"ratio": False, "coupled": True}

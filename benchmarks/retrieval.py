@@ -39,7 +39,7 @@ from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.retrieval.backend import retrieval
 from foredraft.retrieval.index import END
 from foredraft.retrieval.memory import Memory
-from foredraft.runtime.drafters import BRANCHES
+from foredraft.runtime.drafter_names import BRANCHES
 
 LIMIT = 15
 EXAMPLE = '''def area(width: int, height: int) -> int:

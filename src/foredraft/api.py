@@ -15,7 +15,7 @@ from foredraft.options import Options, draft_length, draft_warmth, settle
 from foredraft.prompts import Prompt, is_batch
 from foredraft.result import Result
 from foredraft.runtime.custom_drafter import check_drafter
-from foredraft.runtime.drafters import check_names
+from foredraft.runtime.drafter_names import check_names
 from foredraft.runtime.host import Host, Machine
 from foredraft.runtime.recent_text import CACHE_TOKENS, check_cache
 from foredraft.runtime.request import Request

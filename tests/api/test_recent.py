@@ -153,7 +153,10 @@ def test_what_a_process_holds_is_kept_where_a_file_is_added(load: Any) -> None:
     two.load_cache("mine")
     two.save_cache("mine")
     one.load_cache("mine")
-    assert sorted(document.tolist() for document in one.runtime.recent_text._documents("mine")) == [[1, 2, 3], [4, 5, 6]]
+    assert sorted(document.tolist() for document in one.runtime.recent_text._documents("mine")) == [
+        [1, 2, 3],
+        [4, 5, 6],
+    ]
 
 
 def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: list[Draft]) -> None:
@@ -169,10 +172,12 @@ def test_where_scopes_are_shared_the_files_of_all_are_read(load: Any, proposed: 
         ask(other, yours)
         assert bool(tokens(proposed) & set(SECRET)) == share
         other.save_cache(yours)
-        saved, _ = other.runtime.recent_text._store().load(yours)  # what was read of another's is not saved as one's own
+        saved, _ = other.runtime.recent_text._store().load(
+            yours
+        )  # what was read of another's is not saved as one's own
         assert len(saved) == 1
         assert not set(saved[0].tolist()) & set(SECRET)
-    assert sorted(load()._recent._store().scopes()) == ["mine", "yours False", "yours True"]
+    assert sorted(load().runtime.recent_text._store().scopes()) == ["mine", "yours False", "yours True"]
 
 
 def test_a_cache_full_to_its_bound_in_the_middle_of_a_request(load: Any) -> None:

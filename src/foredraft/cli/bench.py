@@ -163,7 +163,7 @@ def _faults(drafter: Drafter) -> int:
 
 
 def _drafters(named: str | None) -> tuple[str, ...]:
-    from foredraft.runtime.drafters import check_names
+    from foredraft.runtime.drafter_names import check_names
 
     if named is not None and not named.strip(" ,"):
         raise OptionError(f"--drafters names nobody: give drafters with commas between them, not {named!r:.40}")

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _plan(args: argparse.Namespace) -> Plan:
     from foredraft.measure.certificate.plan import RULES, Plan
     from foredraft.options import draft_length
-    from foredraft.runtime.drafters import check_names
+    from foredraft.runtime.drafter_names import check_names
 
     for name in args.drafter or ():
         check_names(name)
@@ -111,7 +111,8 @@ def _prompts(name: str, console: Console) -> list[str]:
 
 def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], console: Console) -> Certifier:
     from foredraft.measure.certificate.certificate import Certifier
-    from foredraft.runtime.drafters import make_drafter, remarks, slower_paths
+    from foredraft.runtime.drafter_names import make_drafter
+    from foredraft.runtime.drafters import remarks, slower_paths
 
     host = load_bare(args, console)
     ids = token_ids(prompts, host, console)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Measure, tell, and write; every option and prompt is read before a model is loaded."""
     from foredraft.measure.bench.questions import QUESTIONS
     from foredraft.measure.roofline.roofline import measured
-    from foredraft.runtime.drafters import check_names
+    from foredraft.runtime.drafter_names import check_names
 
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
@@ -106,7 +106,7 @@ def _made(
     names: Sequence[str], host: Host, load_draft: Callable[[Any], Host]
 ) -> tuple[dict[str, Drafter], dict[str, str]]:
     """Return the drafters by name, and of those that cannot be made why not."""
-    from foredraft.runtime.drafters import make_drafter
+    from foredraft.runtime.drafter_names import make_drafter
 
     drafters, faults = {}, {}
     for name in names:

@@ -116,7 +116,7 @@ def load_module(folder: Path, device: str, dtype: str) -> Any:
     missing = sorted(report["missing_keys"])
     if missing:
         raise WeightsError(f"the weights in {folder} lack {len(missing)} tensors of the model, such as {missing[0]}")
-    if dtype == "f64" and module._can_set_experts_implementation():
+    if dtype == "f64" and module._can_set_experts_implementation():  # noqa: SLF001 - it has no public name there
         module.set_experts_implementation("eager")  # torch's grouped product stops at float32
     try:
         return module.eval().to(device)

@@ -248,12 +248,13 @@ class GenericModel:
         """Return an empty cache of the kinds of layers the config names, or None where the module makes its own."""
         from transformers import DynamicCache
 
-        return DynamicCache(config=self._config) if self.module._supports_default_dynamic_cache() else None
+        default = self.module._supports_default_dynamic_cache()  # noqa: SLF001 - it has no public name there
+        return DynamicCache(config=self._config) if default else None
 
     def _why_not_rewindable(self) -> str:
         """Ask the module's and its cache's flags; note whether the cache has to record what it pushes out."""
         cache = self._fresh()
-        recurrent = cache is None or self.module._is_stateful
+        recurrent = cache is None or self.module._is_stateful  # noqa: SLF001 - as above
         # layers that hold a convolution, and perhaps more, know it after one token; and a state must come back at all
         if recurrent or not cache.is_croppable:
             probe = _Slot(cache)

@@ -31,8 +31,8 @@ class NativeLaw(Sparse):
     ``law_of(row, params)`` but for rounding, and the same bits on every x86-64 machine.
     """
 
-    __slots__ = ("_at", "_dense", "_ids", "_keep", "_minus", "_struct", "_without")
-    _struct: NativeLawStruct
+    __slots__ = ("_at", "_dense", "_ids", "_keep", "_minus", "_without", "struct")
+    struct: NativeLawStruct
     _at: Any  # its address, for the library
     _keep: Any  # the row and the working memory, which the library reads
     _minus: NativeLaw | None
@@ -42,7 +42,7 @@ class NativeLaw(Sparse):
 
     def __init__(self, struct: NativeLawStruct, keep: Any, minus: NativeLaw | None, without: tuple[int, ...]) -> None:
         put = object.__setattr__  # a law is frozen
-        put(self, "_struct", struct)
+        put(self, "struct", struct)
         put(self, "_at", ctypes.byref(struct))
         put(self, "_keep", keep)
         put(self, "_minus", minus)
@@ -51,7 +51,7 @@ class NativeLaw(Sparse):
         put(self, "_ids", None)
 
     def __getitem__(self, token: int) -> float:
-        found: float = library().fd_law_at(self._summed(), token)
+        found: float = library().fd_law_at(self.summed(), token)
         return found
 
     @property
@@ -69,8 +69,8 @@ class NativeLaw(Sparse):
     def dense(self) -> Any:
         """Return the probabilities of all tokens: [V], float64."""
         if self._dense is None:
-            dense = np.empty(self._struct.size)
-            library().fd_law_dense(self._summed(), dense.ctypes.data)
+            dense = np.empty(self.struct.size)
+            library().fd_law_dense(self.summed(), dense.ctypes.data)
             object.__setattr__(self, "_dense", dense)
         return self._dense
 
@@ -80,24 +80,24 @@ class NativeLaw(Sparse):
 
     def draw(self, uniform: float) -> int:
         """Return the token at ``uniform`` of the cumulative law, by inversion."""
-        token: int = library().fd_law_draw(self._summed(), uniform)
+        token: int = library().fd_law_draw(self.summed(), uniform)
         return token
 
     def fits(self, vocabulary: int) -> bool:
         """Say whether the row has so many logits."""
-        return bool(self._struct.size == vocabulary)
+        return bool(self.struct.size == vocabulary)
 
     def less(self, q: Law) -> Law | None:
         """Return ``residual(self, q)``, without working it out where ``q`` is a Point or of this kind."""
         if isinstance(q, Point):
-            if not q.fits(self._struct.size):
+            if not q.fits(self.struct.size):
                 return self
             left = self._residual(self._minus, (*self._without, q.token))
-        elif isinstance(q, NativeLaw) and q.fits(self._struct.size) and self.whole:
+        elif isinstance(q, NativeLaw) and q.fits(self.struct.size) and self.whole:
             left = self._residual(q, ())
         else:
             return None
-        return left if left._struct.total > 0 else self
+        return left if left.struct.total > 0 else self
 
     @property
     def whole(self) -> bool:
@@ -110,22 +110,22 @@ class NativeLaw(Sparse):
         return token
 
     def _residual(self, minus: NativeLaw | None, without: tuple[int, ...]) -> NativeLaw:
-        self._summed()
-        struct = NativeLawStruct.from_buffer_copy(self._struct)
+        self.summed()
+        struct = NativeLawStruct.from_buffer_copy(self.struct)
         work = type(self._keep[1]).from_buffer_copy(self._keep[1])  # the sums of blocks that lose nothing stay
         tokens = (ctypes.c_int32 * len(without))(*without)
         struct.tops = ctypes.addressof(work)
         struct.sums = struct.tops + ctypes.sizeof(work) // 2
         struct.without, struct.withouts = ctypes.addressof(tokens), len(without)
         if minus is not None and self._minus is None:
-            struct.scale, struct.minus = self._struct.total, ctypes.addressof(minus._struct)
-            minus._summed()
+            struct.scale, struct.minus = self.struct.total, ctypes.addressof(minus.struct)
+            minus.summed()
         library().fd_law_total(ctypes.byref(struct))
         return NativeLaw(struct, (self._keep, work, tokens), minus, without)
 
-    def _summed(self) -> Any:
+    def summed(self) -> Any:
         """Return the address of the law for the library, its total known."""
-        if self._struct.total == 0:
+        if self.struct.total == 0:
             library().fd_law_total(self._at)
         return self._at
 

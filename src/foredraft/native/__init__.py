@@ -1,0 +1,1 @@
+"""The native library: its C++ sources, and what opens it. docs/native.md."""

@@ -35,6 +35,7 @@ from foredraft.core.protocols import Round
 from foredraft.core.round import run_round
 from foredraft.core.sequence import Sequence
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
+from foredraft.options import settle
 
 CHAT = ("mt_bench", "qa", "math_reasoning", "all")
 LENGTHS = (2, 3, 4, 5)
@@ -186,7 +187,7 @@ def agreement(lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: 
 
 def step_share(lm: foredraft.LanguageModel, name: str, length: int = 4, turns: int = 40) -> float:
     """Return what a guess of a chain costs against a pass of one row: medians, taking turns."""
-    drafter = lm.runtime.drafters._drafter(name, length, None, planned=False)
+    drafter = lm.runtime.drafters.of(settle({"drafter": name, "draft_tokens": length}))
     target = lm.host.target
     ids = lm.generate("Why is the sky blue?", max_tokens=96, drafter="none").token_ids
     words = lm.host.tokenizer

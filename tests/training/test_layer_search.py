@@ -23,9 +23,10 @@ from foredraft.training.layers import search as layer_search
 from foredraft.training.layers.answers import Answer, greedy_answers
 from foredraft.training.layers.costs import Costs, measure_costs
 from foredraft.training.layers.finding import LayerPlan, LayerTrainer, save
+from foredraft.training.layers.race import Race
 from foredraft.training.layers.search import Candidate, LayerSearch
 from foredraft.training.layers.state import State, open_state, state_key
-from foredraft.training.layers.trial import _interval, _Race, best_trial, drafter_of, measure, walk
+from foredraft.training.layers.trial import _interval, best_trial, drafter_of, measure, walk
 from foredraft.training.layers.windows import WIDTH, Runs, Windows
 from tests.core.toys import Table
 from tests.measure.toys import TableModel
@@ -256,8 +257,8 @@ def test_long_answers_have_few_windows(host: Host, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_spread_is_that_of_answers_and_repeats() -> None:
-    def race(plain: float, drafted: float) -> _Race:
-        return _Race([plain], [drafted], [], [])
+    def race(plain: float, drafted: float) -> Race:
+        return Race([plain], [drafted], [], [])
 
     assert _interval([race(2, 1), race(3, 1)], 2) == (0.0, 5.0)  # one answer
     same = _interval([race(2, 1)] * 4, 2)

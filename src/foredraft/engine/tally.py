@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -83,3 +84,25 @@ class Tally:
     def acceptance_rate(self) -> float:
         """Guesses accepted over guesses drafted; 0 when there was none."""
         return self.total.accepted / self.total.drafted if self.total.drafted else 0.0
+
+
+def summed(tallies: Sequence[Tally]) -> Tally:
+    """Return the counts of several tallies together, without times."""
+    whole = Tally()
+    for tally in tallies:
+        whole.answers += tally.answers
+        whole.tokens += tally.tokens
+        whole.passes += tally.passes
+        _add(whole.total, tally.total)
+        for name, count in tally.by_drafter.items():
+            _add(whole.by_drafter.setdefault(name, Count()), count)
+    return whole
+
+
+def _add(whole: Count, count: Count) -> None:
+    whole.rounds += count.rounds
+    whole.drafted += count.drafted
+    whole.accepted += count.accepted
+    depths = max(len(whole.accepted_per_position), len(count.accepted_per_position))
+    at = [[*each.accepted_per_position, *[0] * depths][:depths] for each in (whole, count)]
+    whole.accepted_per_position[:] = [mine + theirs for mine, theirs in zip(*at, strict=True)]

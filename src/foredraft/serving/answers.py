@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 from foredraft.core.protocols import Drafter
 from foredraft.engine.job import Job, Update
-from foredraft.engine.logprobs import LogprobRecorder
-from foredraft.engine.service import Service
-from foredraft.engine.tally import Count, Tally
+from foredraft.engine.tally import summed
 from foredraft.errors import Draining, ServiceError
 from foredraft.options import Settings
 from foredraft.result import TokenLogprob
 from foredraft.runtime.copy_sources import predicted
 from foredraft.runtime.request import Request, spelled
-from foredraft.runtime.runtime import Runtime
 from foredraft.server.backend import Asked, Delta, Pace, ScoredPrompt, Summary
+from foredraft.serving.engine import Engine
 from foredraft.serving.scoring import PromptScores
-from foredraft.tokenizer.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What answers are made with."""
-
-    runtime: Runtime
-    service: Service
-    recorder: LogprobRecorder
-    words: Tokenizer
 
 
 class OneAnswer:
@@ -183,7 +169,7 @@ class Answers:
         firsts = [each[0] for each in self._requests]
         sequences = [request.sequence for each in self._requests for request in each]
         copied = None if settings.prediction is None else predicted(drafter, sequences)
-        tally = total([first.tally for first in firsts])
+        tally = summed([first.tally for first in firsts])
         context = max(len(first.sequence) for first in firsts)
         speculative, plain = runtime.speculative(tally, settings, drafter, context)
         notices = runtime.notices_for(settings, drafter, copied) if self.answers else []
@@ -209,28 +195,6 @@ class Answers:
         speed = decoded / decode if decode > 0 and decoded else None
         faster = speed / plain if speed and plain and len(jobs) == 1 else None
         return Pace(max(0.0, queued), first - admitted, decode, speed, plain, faster)
-
-
-def total(tallies: Sequence[Tally]) -> Tally:
-    """Return the counts of several tallies together, without times."""
-    whole = Tally()
-    for tally in tallies:
-        whole.answers += tally.answers
-        whole.tokens += tally.tokens
-        whole.passes += tally.passes
-        _add(whole.total, tally.total)
-        for name, count in tally.by_drafter.items():
-            _add(whole.by_drafter.setdefault(name, Count()), count)
-    return whole
-
-
-def _add(whole: Count, count: Count) -> None:
-    whole.rounds += count.rounds
-    whole.drafted += count.drafted
-    whole.accepted += count.accepted
-    depths = max(len(whole.accepted_per_position), len(count.accepted_per_position))
-    at = [[*each.accepted_per_position, *[0] * depths][:depths] for each in (whole, count)]
-    whole.accepted_per_position[:] = [mine + theirs for mine, theirs in zip(*at, strict=True)]
 
 
 def _nobody() -> None:

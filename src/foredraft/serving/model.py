@@ -17,7 +17,8 @@ from foredraft.options import Options, settle
 from foredraft.prompts import prompt_ids
 from foredraft.runtime.runtime import Runtime
 from foredraft.server.backend import Asked, DraftCount, Load
-from foredraft.serving.answers import Answers, Engine
+from foredraft.serving.answers import Answers
+from foredraft.serving.engine import Engine
 from foredraft.serving.recent_rounds import RecentRounds
 from foredraft.serving.scoring import PromptDrafter
 from foredraft.tokenizer.tokenizer import Tokenizer

@@ -5,25 +5,20 @@ Every check runs the code that answers requests. What each shows, and its power,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-
-import numpy as np
 
 from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.none import NoDrafter
-from foredraft.engine.law_watch import LawWatch
 from foredraft.engine.tally import Tally
-from foredraft.measure.certificate import p_values as tails
 from foredraft.measure.certificate.answers import Asker, Counting, Kind
 from foredraft.measure.certificate.divergence import TIE, Divergence, divergence
-from foredraft.measure.certificate.pit import FEWEST, Pit
-from foredraft.measure.certificate.plan import THRESHOLD, Check, Plan
-from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
+from foredraft.measure.certificate.law_test import NOTHING, law_check
+from foredraft.measure.certificate.plan import Check, Plan
+from foredraft.measure.certificate.planted_faults import FavouringNoise
 from foredraft.runtime.drafters import DRAFT_TOKENS
 from foredraft.runtime.host import Host
 
@@ -32,9 +27,6 @@ GREEDY: Final = SamplingParams()
 SEEDED: Final = SamplingParams(temperature=0.8, top_p=0.95)
 WHOLE: Final = SamplingParams(temperature=1.0)
 NUCLEUS: Final = SamplingParams(temperature=1.0, top_p=0.95)
-POWERLESS: Final = "the planted fault was not found: the test had no power here, so take more samples"
-NOTHING: Final = "the drafter guessed nothing, so nothing was tested"
-
 Step = Callable[[int, int], None]  # answers done, answers in all
 
 
@@ -182,33 +174,12 @@ class Certifier:
     def _law(self, check: str, name: str, of: Mapping[int | None, Drafter], kind: Kind) -> Check:
         """Test sampled tokens against the target's own law; a planted fault has to be found."""
         planted = kind.noise is FavouringNoise
-        drafter = FaultyDrafter(of[self._length]) if planted else of[self._length]
-        begun, tally = self._done, Tally()
-        pit, watch = Pit(np.random.default_rng(kind.seeds)), LawWatch()
+        length, begun = 1 if planted else self._length, self._done
         try:
-            texts = self._asker.texts(kind, self.plan.sampled)
-            length = 1 if planted else self._length
-            self._asker.answer(texts, drafter, length, self.plan.width, [tally, pit, watch])
+            return law_check(check, name, self._asker, of[self._length], kind, self.plan.batch(length))
         except Exception as fault:  # as above
             self._jump(begun + self.plan.sampled)
             return Check(check, name, ok=False, note=_words(fault))
-        seen = pit.uniformity()
-        # Ville: a wealth of M has a probability of at most 1/M, however it was come by
-        watch_p = min(1.0, math.exp(-max(0.0, watch.evidence)))
-        p = 0.0 if pit.impossible else tails.bonferroni(seen.ks_p, seen.bins_p, seen.lag_p, watch_p)
-        figures = {
-            "tokens": seen.tokens,
-            "drafted": tally.total.drafted,
-            "accepted": tally.total.accepted,
-            "ks_p": seen.ks_p,
-            "bins_p": seen.bins_p,
-            "lag_p": seen.lag_p,
-            "watch_p": watch_p,
-            "p_value": p,
-            "threshold": THRESHOLD,
-        }
-        note = _why_not(planted, p, seen.tokens, tally)
-        return Check(check, name, note is None, figures, note=note)
 
     def _fresh(self) -> int:
         """Return the first of a million seeds that nobody else has."""
@@ -221,16 +192,6 @@ class Certifier:
     def _jump(self, done: int) -> None:
         self._done = done
         self._step(done, self.total)
-
-
-def _why_not(planted: bool, p: float, tokens: int, tally: Tally) -> str | None:
-    if not tally.total.drafted:
-        return NOTHING
-    if tokens < FEWEST:
-        return f"{tokens} tokens are too few: {FEWEST} are needed"
-    if planted:
-        return None if p < THRESHOLD else POWERLESS
-    return None if p >= THRESHOLD else "the text does not have the model's law"
 
 
 def _guesses(length: int | None) -> str:

@@ -15,6 +15,15 @@ LAW_TOKENS: Final = 3072  # the least that finds the planted fault of every draf
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """How much of a text is sampled for one test: answers, the guesses of a round, and sequences that run together."""
+
+    answers: int
+    length: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How deep to look.
 
@@ -45,6 +54,10 @@ class Plan:
     def sampled(self) -> int:
         """The answers in each test of the law."""
         return -(-LAW_TOKENS // self.tokens) if self.samples is None else self.samples
+
+    def batch(self, length: int) -> Batch:
+        """Return how much each test of the law samples, with rounds of so many guesses."""
+        return Batch(self.sampled, length, self.width)
 
     @property
     def lengths(self) -> tuple[int | None, ...]:

@@ -7,25 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from time import perf_counter
 from typing import Final
 
-from foredraft.core.protocols import Drafter
-from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
 from foredraft.drafters.model import ModelDrafter
-from foredraft.drafters.none import NoDrafter
-from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.models.views.sub_layers import LayersView
 from foredraft.runtime.host import Host
 from foredraft.training.layers.answers import Answer, greedy_text, run_all
-from foredraft.training.layers.costs import round_way, step_way
+from foredraft.training.layers.race import Race
 from foredraft.training.layers.search import Candidate
 from foredraft.training.layers.windows import WIDTH
 
 STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)  # at 95 %, 1 degree of freedom on
-EVERY: Final = 4  # plain rounds of a race for each time that the parts are timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,7 @@ def measure(
     """
     drafter = drafter_of(host, candidate.sub_layers)
     done: list[Answer] = []
-    races: list[_Race] = []
+    races: list[Race] = []
 
     def late() -> bool:
         return not tell(len(done), len(answers))
@@ -93,7 +86,7 @@ def measure(
     for answer in answers:
         if late() and done:
             break
-        races += [_Race.run(host, answer, drafter, length, late) for _ in range(repeats)]
+        races += [Race.run(host, answer, drafter, length, late) for _ in range(repeats)]
         done.append(answer)
     plain = fmean(chain.from_iterable(race.plain for race in races))
     drafted = sum(sum(race.drafted) for race in races)
@@ -116,59 +109,11 @@ def measure(
     )
 
 
-@dataclass(slots=True)
-class _Race:
-    """One answer generated twice, a round of whichever lags behind: whatever else the machine does slows both down.
-
-    Seconds: of each plain and each drafting round; of rounds that check that many guesses, and of draft steps, taken in
-    the middle of the answer every few tokens.
-    """
-
-    plain: list[float]
-    drafted: list[float]
-    checks: list[float]
-    steps: list[float]
-    same: bool = False
-
-    @classmethod
-    def run(
-        cls, host: Host, answer: Answer, drafter: ModelDrafter, length: int, over: Callable[[], bool] = lambda: False
-    ) -> _Race:
-        """Run it, until ``over`` says so where both are as long. The rounds that read the prompt do not count."""
-        race = cls([], [], [], [])
-        texts = [greedy_text(host, answer.tokens[: answer.prompt], answer.length) for _ in range(2)]
-        lanes: list[tuple[Text, Drafter, int, list[float]]] = [
-            (texts[0], NoDrafter(), 0, race.plain),
-            (texts[1], drafter, length, race.drafted),
-        ]
-        check = round_way(host, answer, length)
-        step = step_way(host, answer, drafter, length)
-        try:
-            for text in texts:
-                host.target.begin(text)
-                run_round([text], host.target, NoDrafter(), FixedPlanner(0))
-            while going := [lane for lane in lanes if lane[0].finish_reason is None]:
-                text, guesser, guesses, times = min(going, key=lambda lane: len(lane[0]))
-                began = perf_counter()
-                run_round([text], host.target, guesser, FixedPlanner(guesses))
-                times.append(perf_counter() - began)
-                if times is race.plain and (len(times) % EVERY == 0 or not race.checks):
-                    race.checks.append(check())
-                    race.steps.append(step())
-                if race.drafted and len(texts[0]) == len(texts[1]) and over():
-                    break
-        finally:
-            for text in texts:
-                host.target.end(text)
-        race.same = texts[0].tokens == texts[1].tokens
-        return race
-
-
-def _ratio(races: Sequence[_Race]) -> float:
+def _ratio(races: Sequence[Race]) -> float:
     return sum(sum(race.plain) for race in races) / sum(sum(race.drafted) for race in races)
 
 
-def _interval(races: Sequence[_Race], repeats: int) -> tuple[float, float]:
+def _interval(races: Sequence[Race], repeats: int) -> tuple[float, float]:
     """Return where the speed-up lies at 95 %: a ratio of sums over answers (Student), and no narrower than its repeats.
 
     One answer says nothing of others: from 0 to twice what was measured.

@@ -109,7 +109,7 @@ FD_API int fd_floor(fd_model* model, double* seconds);
 // Bytes of scratch and of the slots' keys and values.
 FD_API int fd_memory(fd_model* model, uint64_t* working, uint64_t* slots);
 
-// The law of a row of logits; see models/native_sampling.py. Weights are e^((logit - peak) / temperature), 0 where
+// The law of a row of logits; see models/native/sampling.py. Weights are e^((logit - peak) / temperature), 0 where
 // logit - peak < cut. Of a residual: what is left of that law less `minus`, and 0 for the tokens `without`.
 typedef struct fd_law {
   const void* row;  // [size]

@@ -1,7 +1,7 @@
 // Trained heads through the same plain C interface: a chain of guesses from what a target's layers put out, in one call.
 //
 // A row enters a block of one layer, a model of its own, as P [n_e(embedding of the next token); n_h(f)]; f is made of
-// the tapped layers' outputs, or is what the block itself put out for the row before. See models/heads.py.
+// the tapped layers' outputs, or is what the block itself put out for the row before. See models/heads/modules.py.
 #pragma once
 
 #include "api.h"

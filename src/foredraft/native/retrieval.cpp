@@ -1,5 +1,5 @@
 // Chains of earlier positions with the same last k tokens, as in LZ77; the candidates on them vote, guess by guess.
-// foredraft/retrieval/portable.py is the same in Python, to the bit.
+// retrieval/portable.py is the same in Python, to the bit.
 #include "retrieval.h"
 
 #include <algorithm>

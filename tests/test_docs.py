@@ -24,11 +24,8 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     own = {name for name in FILE.findall(text) if is_there(name.split("/")[0]) or name.endswith(".py")}
     missing = sorted(name for name in own if not is_there(name))
-    missing += [
-        m
-        for m in MODULE.findall(text)
-        if not is_there(m.replace(".", "/") + ".py") and not is_there(m.replace(".", "/"))
-    ]
+    modules = [module.replace(".", "/") for module in MODULE.findall(text)]
+    missing += [module for module in modules if not (is_there(f"{module}.py") or is_there(module))]
     missing += [name for name in LINK.findall(text) if not (page.parent / name).exists()]
     assert missing == []
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path += [str(Path(__file__).parent.parent / "benchmarks"), str(Path(__file__).parent.parent)]
-from made_models import random_llama
-
+sys.path.append(str(Path(__file__).parent.parent))
+from benchmarks.shared.made_models import random_llama
 from foredraft.core.sampling import SamplingParams
 from foredraft.models.heads.native import NativeHeads
 from foredraft.models.heads.open import open_heads

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from closed_forms import Tally, bound, match, overlap, quantile
-
+from benchmarks.rules.closed_forms import Tally, bound, match, overlap, quantile
 from foredraft.core.accept import accept, coupled
 from foredraft.core.draft import Draft
 from foredraft.core.law import Dense

@@ -1,4 +1,4 @@
-"""What the documents name is there: modules, folders, tests, scripts. The log is a dated record, and may name the past."""
+"""What the documents name is there: modules, folders, scripts. The log is a dated record, and may name the past."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from common import read_prompts, spread
-from passes import chain
-from quantised_peer import Peer
 
+from benchmarks.passes.probes import chain
+from benchmarks.passes.quantised_peer import Peer
+from benchmarks.shared.script import read_prompts, spread
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 PLACES: Final = 32  # the last ones of a text, which have the most before them

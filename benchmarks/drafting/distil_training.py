@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from made_models import Tensor as Written
-from made_models import write
-from target_answers import Answer
 from torch import Tensor, nn
 
+from benchmarks.shared.made_models import Tensor as Written
+from benchmarks.shared.made_models import write
+from benchmarks.shared.target_answers import Answer
 from foredraft.models.checkpoint import open_weights
 
 OTHERS = 4096  # unlikely tokens that a step looks at

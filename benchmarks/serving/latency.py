@@ -1,4 +1,4 @@
-"""Latencies, for ``serving.py``: against the library, under a long prompt, at the second turn of a chat."""
+"""Latencies, for ``run.py``: against the library, under a long prompt, at the second turn of a chat."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from sample_prompts import PASSAGE
-from serving_client import CHAT, COMPLETE, Connection, Server, Written
-from serving_load import between, request
-
 import foredraft
+from benchmarks.serving.client import CHAT, COMPLETE, Connection, Server, Written
+from benchmarks.serving.load import between, request
+from benchmarks.shared.sample_prompts import PASSAGE
 
 RUNNING = 4  # answers that a long prompt meets
 ANSWER = 48  # tokens of a first turn

@@ -25,17 +25,14 @@ its tokens less one. Processor time and memory are read from /proc, so it runs o
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, spread
-from serving_client import Server
-from serving_latency import itl_overhead, p99_prefill, second_turn
-from serving_load import by_clients
-from serving_soak import soak
-from serving_texts import seeded_identical
+from benchmarks.serving.client import Server
+from benchmarks.serving.latency import itl_overhead, p99_prefill, second_turn
+from benchmarks.serving.load import by_clients
+from benchmarks.serving.soak import soak
+from benchmarks.serving.texts import seeded_identical
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 
 PARTS = ("by_clients", "itl_overhead", "p99_prefill_ratio", "second_turn_ttft", "seeded_identical", "soak")
 CONDITIONS = ("alone", "batch", "load", "cancelled")

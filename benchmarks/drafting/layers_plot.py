@@ -1,4 +1,6 @@
-"""Draw agreement against depth from the JSON lines that layers.py printed: ``layers_plot.py RUN.json PICTURE.png``.
+"""Draw agreement against depth from the JSON line that layers.py printed.
+
+    python -m benchmarks.drafting.layers_plot RUN.json PICTURE.png
 
 Needs matplotlib, which nothing else here does: ``pip install matplotlib``.
 """
@@ -19,7 +21,7 @@ INK, PALE = "#0072b2", "#d55e00"  # told apart by colour-blind readers too
 
 def main() -> None:
     options = argparse.ArgumentParser(description="agreement of the model's own layers with the whole of it")
-    options.add_argument("run", type=Path, help="output of benchmarks/layers.py, whose last line is JSON")
+    options.add_argument("run", type=Path, help="output of benchmarks.drafting.layers, whose last line is JSON")
     options.add_argument("picture", type=Path)
     arguments = options.parse_args()
     run = json.loads(arguments.run.read_text(encoding="utf-8").strip().split("\n")[-1])

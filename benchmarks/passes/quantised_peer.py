@@ -1,8 +1,8 @@
 """The peer of quantised.py: llama.cpp, in a process of its own, through the library that a Python wheel brings.
 
-``serve`` runs under a Python that has xllamacpp or llama_cpp and needs nothing else; ``Peer`` starts it and asks it.
-It answers in lines of JSON: the logits after each token of a text, or how long a token of plain decoding takes. Between
-questions it waits for input, with no thread awake.
+``serve`` runs under a Python that has xllamacpp or llama_cpp and needs nothing else, hence by the path of this file;
+``Peer`` starts it and asks it. It answers in lines of JSON: the logits after each token of a text, or how long a token
+of plain decoding takes. Between questions it waits for input, with no thread awake.
 """
 
 from __future__ import annotations

@@ -19,15 +19,12 @@ import statistics
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, spread
-
 import foredraft
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.draft import Draft
 from foredraft.core.law import Point
 from foredraft.core.noise import Noise

@@ -7,16 +7,13 @@ import hashlib
 import json
 import platform
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sample_prompts import SAMPLE
-
 import foredraft
+from benchmarks.shared.sample_prompts import SAMPLE
 
 OTHER_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 

@@ -9,7 +9,7 @@ held_out_speedup       the same choice on prompts that the search did not see
 spread                 where the two lie at 95 %, with held_out_spread
 prediction_error       how far predicted and measured tokens a second lie apart on --model;
                        planted_prediction_error on the made one
-curves                 agreement by depth of an early exit, and by sub-layers left out: for docs/agreement.py
+curves                 agreement by depth of an early exit, and by sub-layers left out: for layers_plot.py
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import finish, load, parser, read_prompts
-from made_models import random_llama
-
+from benchmarks.shared.made_models import random_llama
+from benchmarks.shared.script import finish, load, parser, read_prompts
 from foredraft.measure.bench.questions import QUESTIONS
 from foredraft.models.folder import ModelFolder
 from foredraft.models.native.model import NativeModel

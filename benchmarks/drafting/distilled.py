@@ -1,6 +1,6 @@
 """A draft model made in minutes: the target's first layers, trained on the target's own answers.
 
-    python benchmarks/distilled.py --out FOLDER --prompts FILE --held-out FILE      (then --drafter model:FOLDER)
+    python -m benchmarks.drafting.distilled --out FOLDER --prompts FILE --held-out FILE  (then --drafter model:FOLDER)
 
 The target answers prompts at temperature 1 by the pass that serves it; its 128 likeliest tokens at each place are kept,
 and what mass the others have. The draft starts as the target's first layers with its embedding and head, which stay as
@@ -33,13 +33,11 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, read_rows, spread
-from distil_training import Course, save, train
-from made_models import first_layers
-from target_answers import SLOTS, Answer, in_turn, kept_answers, own_questions, write
-
 import foredraft
+from benchmarks.drafting.distil_training import Course, save, train
+from benchmarks.shared.made_models import first_layers
+from benchmarks.shared.script import finish, load, parser, read_prompts, read_rows, spread
+from benchmarks.shared.target_answers import SLOTS, Answer, in_turn, kept_answers, own_questions, write
 from foredraft.models.model import Model, Rows
 from foredraft.options import settle
 from foredraft.prompts import prompt_ids

@@ -19,19 +19,16 @@ from __future__ import annotations
 import statistics
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "planning"))
-from common import finish, load, parser, read_prompts, spread
-
 import foredraft
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.draft import Draft
 from foredraft.core.protocols import Round, Watch
 from foredraft.measure.bench.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
 from foredraft.planning.planner import AutoPlanner
+from tests.planning import simulate
 
 LENGTHS = (2, 3, 4, 6, 8, 15)
 HEAVY = 3e-4  # seconds of drafting from which on weights were read for it
@@ -232,25 +229,17 @@ def best_fixed(
 
 def jump() -> float:
     """Return, for 400 tokens whose acceptance jumps from 0.9 to 0.1 and back, the pace against knowing it: a median."""
-    import simulate
-
-    import foredraft.planning.choose as choose
-
     clock, table = simulate.Clock(), simulate.PassTable((1, 4, 16, 32), (5e-3, 5.2e-3, 6.1e-3, 10e-3), 0.0, 0.0)
-    real, choose.perf_counter = choose.perf_counter, clock
-    try:
 
-        def chance(place: int) -> float:
-            return 0.9 if place // 133 % 2 == 0 else 0.1
+    def chance(place: int) -> float:
+        return 0.9 if place // 133 % 2 == 0 else 0.1
 
-        knowing = sum(1.0 / simulate.best_fixed(chance(n), table, 2.5e-4)[0] for n in range(400))
-        found = []
-        for seed in range(21):
-            guesser = simulate.Guesser("jumping", chance, 2.5e-4, clock, seed)
-            found.append(knowing / simulate.run([guesser], table, 400, clock)[0])
-        return statistics.median(found)
-    finally:
-        choose.perf_counter = real
+    knowing = sum(1.0 / simulate.best_fixed(chance(n), table, 2.5e-4)[0] for n in range(400))
+    found = []
+    for seed in range(21):
+        guesser = simulate.Guesser("jumping", chance, 2.5e-4, clock, seed)
+        found.append(knowing / simulate.run([guesser], table, 400, clock)[0])
+    return statistics.median(found)
 
 
 if __name__ == "__main__":

@@ -26,15 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, parser
-from made_gguf import medium, mixed, plain, random_gguf
-from passes import Times, bits_hold, feed, forward, least, passes, read, resident, table, take_turns
-from quantised_kl import divergences, of_model, of_peer, show, texts
-from quantised_peer import Peer
-
 import foredraft
+<<<<<<< HEAD:benchmarks/quantised.py
 from foredraft.models.folder import ModelFolder
+=======
+from benchmarks.passes.probes import Times, bits_hold, feed, forward, least, passes, read, resident, table, take_turns
+from benchmarks.passes.quantised_kl import divergences, of_model, of_peer, show, texts
+from benchmarks.passes.quantised_peer import Peer
+from benchmarks.shared.made_gguf import medium, mixed, plain, random_gguf
+from benchmarks.shared.script import finish, parser
+>>>>>>> wt-bench:benchmarks/passes/quantised.py
 from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.models.hub.fetch import resolve
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
@@ -184,7 +185,8 @@ class Bench:
         return files
 
     def _memory_of(self, subject: Subject, size: int) -> dict[str, Any]:
-        words = [sys.executable, __file__, "--memory", "--model", subject.model, "--cache", str(subject.cache)]
+        words = [sys.executable, "-m", "benchmarks.passes.quantised", "--memory"]
+        words += ["--model", subject.model, "--cache", str(subject.cache)]
         words += ["--threads", str(self.threads), "--dtype", self.dtype]
         if self.arguments.native_tier is not None:
             words += ["--native-tier", self.arguments.native_tier]

@@ -12,17 +12,16 @@ code, and a few of a chain through whole rounds of both models.
     closed_form_half_width    half the 95 % interval of the rate that differs most
     within                whether every rate lies inside its interval, 95 % for all of them at once (Bonferroni)
     chain_ratio, chain_coupled    tokens a pass of 4 guesses yields, from the same places
-    noise_share, noise_share_wide    of benchmarks/sampling.py, the worst of the native arms; the wide one with --wide
+    noise_share, noise_share_wide    of sampling.py, the worst of the native arms; the wide one with --wide
     intervals             rate, closed form, half width, z and rounds of each
 
-Without ``--draft`` a model is distilled in the cache folder, once (benchmarks/distilled.py, eight minutes).
+Without ``--draft`` a model is distilled in the cache folder, once (benchmarks.drafting.distilled, eight minutes).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,14 +31,22 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-import sampling
-from closed_forms import Tally, bound, match, overlap, quantile
-from common import finish, load, parser, read_prompts, spread
-from distilled import ANSWERS_A_MINUTE, HELD_OUT_SEED, STEPS_A_MINUTE, Recipe, ask, begun, make, read_training, say
-from target_answers import SLOTS, write
-
 import foredraft
+from benchmarks.drafting.distilled import (
+    ANSWERS_A_MINUTE,
+    HELD_OUT_SEED,
+    STEPS_A_MINUTE,
+    Recipe,
+    ask,
+    begun,
+    make,
+    read_training,
+    say,
+)
+from benchmarks.rules import sampling
+from benchmarks.rules.closed_forms import Tally, bound, match, overlap, quantile
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
+from benchmarks.shared.target_answers import SLOTS, write
 from foredraft.core.accept import accept, coupled
 from foredraft.core.draft import ROOT, Draft
 from foredraft.core.law import Law

@@ -20,10 +20,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, parser
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from benchmarks.shared.script import finish, parser
 
 COMMAND = [sys.executable, "-m", "foredraft"]
 

@@ -27,13 +27,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, parser
-from made_models import random_llama
-from passes import anonymous, bits_hold, feed, forward, least, passes, read, table, take_turns
-
 import foredraft
+<<<<<<< HEAD:benchmarks/forward.py
 from foredraft.models.folder import ModelFolder
+=======
+from benchmarks.passes.probes import anonymous, bits_hold, feed, forward, least, passes, read, table, take_turns
+from benchmarks.shared.made_models import random_llama
+from benchmarks.shared.script import finish, parser
+>>>>>>> wt-bench:benchmarks/passes/forward.py
 from foredraft.models.hub.fetch import resolve
 from foredraft.models.runner import TIERS, Wish, open_runner
 
@@ -176,7 +177,8 @@ class Bench:
         return least(times, "ours") / least(times, "torch")
 
     def _extra(self) -> float | None:
-        words = [sys.executable, __file__, "--extra", "--model", str(self.folder), "--cache", str(self.cache)]
+        words = [sys.executable, "-m", "benchmarks.passes.forward", "--extra"]
+        words += ["--model", str(self.folder), "--cache", str(self.cache)]
         for name in ("threads", "native_tier"):
             if getattr(self.arguments, name) is not None:
                 words += [f"--{name.replace('_', '-')}", str(getattr(self.arguments, name))]

@@ -13,7 +13,6 @@ chains and corrections meet.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, spread
-from made_models import first_layers
-
 import foredraft
+from benchmarks.shared.made_models import first_layers
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.sequence import Sequence
 from foredraft.options import settle
 from foredraft.prompts import prompt_ids

@@ -1,4 +1,4 @@
-"""Throughput by load, for ``serving.py``: three arms take turns with the same requests."""
+"""Throughput by load, for ``run.py``: three arms take turns with the same requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving_client import CHAT, Answer, Connection, Server, Written
+from benchmarks.serving.client import CHAT, Answer, Connection, Server, Written
 
 ARMS: dict[str, dict[str, Any]] = {
     "auto": {},

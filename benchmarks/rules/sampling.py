@@ -22,10 +22,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, spread
-from made_models import random_llama
-
+from benchmarks.shared.made_models import random_llama
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core import round as rounds
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round

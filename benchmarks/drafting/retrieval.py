@@ -27,10 +27,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from common import finish, load, parser, read_prompts, spread
-
 import foredraft
+from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sequence import Sequence

@@ -1,4 +1,4 @@
-"""Seeded texts in company, for ``serving.py``: strangers, a load that comes and goes, neighbours that leave."""
+"""Seeded texts in company, for ``run.py``: strangers, a load that comes and goes, neighbours that leave."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sample_prompts import LETTER, PASSAGE, SAMPLE
-from serving_client import CHAT, COMPLETE, Answer, Connection, Server, Written
-from serving_load import drafts_a_pass
+from benchmarks.serving.client import CHAT, COMPLETE, Answer, Connection, Server, Written
+from benchmarks.serving.load import drafts_a_pass
+from benchmarks.shared.sample_prompts import LETTER, PASSAGE, SAMPLE
 
 SPECULATION: tuple[Any, ...] = (
     None, False, {"draft_tokens": 4}, {"draft_tokens": 8}, {"drafter": "lookup"}, {"drafter": "suffix"},

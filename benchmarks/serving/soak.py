@@ -1,4 +1,4 @@
-"""Random requests, some of them left at a random moment, for ``serving.py``: is anything lost?"""
+"""Random requests, some of them left at a random moment, for ``run.py``: is anything lost?"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from serving_client import CHAT, COMPLETE, Answer, BrokenError, Connection, Server, Written
-from serving_texts import SPECULATION, Request, words
+from benchmarks.serving.client import CHAT, COMPLETE, Answer, BrokenError, Connection, Server, Written
+from benchmarks.serving.texts import SPECULATION, Request, words
 
 LEGS = 10
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}

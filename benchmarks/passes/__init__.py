@@ -1,0 +1,1 @@
+"""What a pass over a model costs, by rows, tiers and types, and what starting costs before the first."""

@@ -28,13 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import foredraft
-<<<<<<< HEAD:benchmarks/forward.py
-from foredraft.models.folder import ModelFolder
-=======
 from benchmarks.passes.probes import anonymous, bits_hold, feed, forward, least, passes, read, table, take_turns
 from benchmarks.shared.made_models import random_llama
 from benchmarks.shared.script import finish, parser
->>>>>>> wt-bench:benchmarks/passes/forward.py
+from foredraft.models.folder import ModelFolder
 from foredraft.models.hub.fetch import resolve
 from foredraft.models.runner import TIERS, Wish, open_runner
 

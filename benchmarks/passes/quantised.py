@@ -27,15 +27,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import foredraft
-<<<<<<< HEAD:benchmarks/quantised.py
-from foredraft.models.folder import ModelFolder
-=======
 from benchmarks.passes.probes import Times, bits_hold, feed, forward, least, passes, read, resident, table, take_turns
 from benchmarks.passes.quantised_kl import divergences, of_model, of_peer, show, texts
 from benchmarks.passes.quantised_peer import Peer
 from benchmarks.shared.made_gguf import medium, mixed, plain, random_gguf
 from benchmarks.shared.script import finish, parser
->>>>>>> wt-bench:benchmarks/passes/quantised.py
+from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.models.hub.fetch import resolve
 from foredraft.models.runner import TIERS, Wish, native_facts, open_runner

@@ -59,14 +59,18 @@ BODIES: Mapping[str, str] = MappingProxyType(
         "llama rounded": "e4a0f51af412c96b115cc229432e2c3dc173b79ad3d0369edf493ddc8ea6b779",
         "phi3 rounded": "659934371aa212f68321400f203738c9439dc0436c525e4b038f445fe0866284",
         "qwen2 rounded": "900d1c0a901c76bd267e5e9c590efa32cfc44105a76b603ec3825c003d3f6de2",
+        "narrow phi3 bf16": "d04c323e9a7c85dd0dd59e5bea932097b117754bceaaae617f5c0d6eee61a7d6",
+        "narrow phi3 f32": "226ac2dab051a4d9479036ab61da544c093b7dec0448d44a4db878453eb4ffdc",
+        "narrow phi3 rounded": "0eb420b1a96359860e634e83d51479d1b5dc2723fd4f3e69aaee17a087de4745",
         "tied.gguf file": "24ebf8db76aebf608183671c9a7de7ef10ae4bdce1ba584fa759d9fb9e72ead1",
         "untied.gguf file": "84264b92c5331db1d5ffff30e7901e26514342a338873c634bbc06f558759580",
         "phi3.gguf file": "fd08b295066407fc88e42b32b2def7e2284aee116e8294029b64588e3a92db80",
+        "narrow phi3.gguf file": "deaf6210a8d2e1d0fedbd08b9130450f7142659fe6a2f7ee90ab44be84c9f752",
         "gemma2.gguf file": "f00e4c4ff43f6b43695cca2be5d684ad71bdc725ebba02610533eb14ce5a6d04",
         "olmo2.gguf file": "3b31b7e73d0f6ef64a7e183d97a1a8b6d8a9769635523f689f652eb4ae95e0b3",
     }
 )
-HEADERS = "9679ae6752671d71f0dc7f9c001eafc2395b7f79f53d45f1e23f853617375d7b"  # of all of them, in the order of CASES
+HEADERS = "a54c5328b5efc5ed0c09215051a7c8c9a9f468f7c4359ddca804a03f9fed26d8"  # of all of them, in the order of CASES
 MIXED: Mapping[str, Kind] = MappingProxyType(
     {
         "attn_q": Kind.Q8_0, "attn_k": Kind.Q8_0, "attn_v": Kind.Q6_K, "attn_output": Kind.Q4_1,
@@ -74,10 +78,11 @@ MIXED: Mapping[str, Kind] = MappingProxyType(
         "output": Kind.Q4_0, "blk.1.ffn_down.weight": Kind.F16, "blk.1.attn_output.weight": Kind.BF16,
     }
 )  # fmt: skip
-FROM_GGUF = ("tied.gguf", "untied.gguf", "phi3.gguf", "gemma2.gguf", "olmo2.gguf")
+FROM_GGUF = ("tied.gguf", "untied.gguf", "phi3.gguf", "narrow phi3.gguf", "gemma2.gguf", "olmo2.gguf")
 CASES = (
     *((family, dtype) for family in (*FAMILIES, "gemma3") for dtype in ("bf16", "f32")),
     *((family, "rounded") for family in ("llama", "phi3", "qwen2")),
+    *(("narrow phi3", dtype) for dtype in ("bf16", "f32", "rounded")),
     *((family, "file") for family in FROM_GGUF),
 )
 
@@ -98,7 +103,8 @@ def refilled(folder: Path) -> Path:
 
 def plain(family: str, folder: Path) -> tuple[DecoderSpec, Weights]:
     """Return a family's checkpoint, held, its tensors of several types of floats."""
-    made = make_checkpoint(family, folder / "made")
+    more = NARROW if family.startswith("narrow") else {}
+    made = make_checkpoint(family.removeprefix("narrow "), folder / "made", **more)
     shapes = {name: values.shape for name, values in load_file(made / "model.safetensors").items()}
     types = ("<f4", "<f2", "<f8")
     tensors = {name: numbers(name, shape, types[at % 3]) for at, (name, shape) in enumerate(sorted(shapes.items()))}
@@ -115,9 +121,10 @@ def stored(kind: Kind, rows: int, cols: int, seed: int) -> NDArray[Any]:
 
 def from_gguf(name: str, folder: Path) -> tuple[DecoderSpec, Weights]:
     path = folder / name
-    architecture = path.stem
+    architecture = path.stem.removeprefix("narrow ")
     if architecture in OVERRIDES:
-        made = refilled(make_checkpoint(architecture, folder / "made", **{**OVERRIDES[architecture], **WHOLE}))
+        more = {**OVERRIDES[architecture], **WHOLE, **(NARROW if path.stem.startswith("narrow") else {})}
+        made = refilled(make_checkpoint(architecture, folder / "made", **more))
         model_file(made, path, architecture, Kind.Q8_0)
     else:
         tied = architecture == "tied"
@@ -128,6 +135,8 @@ def from_gguf(name: str, folder: Path) -> tuple[DecoderSpec, Weights]:
 
 
 WHOLE = MappingProxyType({"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2})  # rows of whole blocks
+
+NARROW = MappingProxyType({"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 3})  # no whole tiles
 
 
 def matrices(tied: bool) -> dict[str, tuple[NDArray[Any], Kind]]:

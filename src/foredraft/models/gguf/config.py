@@ -16,18 +16,23 @@ from foredraft.models.gguf.header import Header
 Config = dict[str, Any]
 
 _ATTENTION: Final = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
+    "attn_q": layout.QUERY,
+    "attn_k": layout.KEY,
+    "attn_v": layout.VALUE,
+    "attn_output": layout.OUTPUT,
 }
-_MLP: Final = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-_NORMS: Final = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_QK_NORMS: Final = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_AFTER: Final = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
-_SANDWICH: Final = {"attn_norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm", **_AFTER}
+_MLP: Final = {"ffn_gate": layout.GATE, "ffn_up": layout.UP, "ffn_down": layout.DOWN}
+_NORMS: Final = {"attn_norm": layout.INPUT_NORM, "ffn_norm": layout.POST_ATTENTION_NORM}
+_QK_NORMS: Final = {"attn_q_norm": layout.QUERY_NORM, "attn_k_norm": layout.KEY_NORM}
+_AFTER: Final = {"post_attention_norm": layout.POST_ATTENTION_NORM, "post_ffw_norm": layout.POST_FEEDFORWARD_NORM}
+_SANDWICH: Final = {"attn_norm": layout.INPUT_NORM, "ffn_norm": layout.PRE_FEEDFORWARD_NORM, **_AFTER}
 
-_TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_PREFIX: Final = "model."
+_TOP: Final = {
+    "token_embd": f"{_PREFIX}{layout.EMBEDDING}",
+    "output_norm": f"{_PREFIX}{layout.NORM}",
+    "output": layout.HEAD,
+}
 # folded into the config, or recomputed from it
 _NOT_WEIGHTS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -63,10 +68,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "phi3",
         "Phi3ForCausalLM",
         {
-            "attn_qkv": "self_attn.qkv_proj",
-            "attn_output": "self_attn.o_proj",
-            "ffn_up": "mlp.gate_up_proj",
-            "ffn_down": "mlp.down_proj",
+            "attn_qkv": layout.FUSED_QKV,
+            "attn_output": layout.OUTPUT,
+            "ffn_up": layout.FUSED_GATE_UP,
+            "ffn_down": layout.DOWN,
             **_NORMS,
         },
     ),

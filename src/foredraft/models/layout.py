@@ -15,11 +15,10 @@ from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import FLOATS
 
-# what ends the names of tensors outside the layers
-EMBEDDING: Final = "embed_tokens.weight"
-HEAD: Final = "lm_head.weight"
-NORM: Final = "norm.weight"
-# modules of a layer; each has a ".weight", and some a ".bias"
+# modules, each with a ".weight", and some with a ".bias": outside the layers, then a layer's
+EMBEDDING: Final = "embed_tokens"
+HEAD: Final = "lm_head"
+LAST_NORM: Final = "norm"
 QUERY: Final = "self_attn.q_proj"
 KEY: Final = "self_attn.k_proj"
 VALUE: Final = "self_attn.v_proj"
@@ -36,7 +35,8 @@ POST_ATTENTION_NORM: Final = "post_attention_layernorm"  # before the gated laye
 PRE_FEEDFORWARD_NORM: Final = "pre_feedforward_layernorm"
 POST_FEEDFORWARD_NORM: Final = "post_feedforward_layernorm"
 FEATURES_NORM: Final = "hidden_norm"  # EAGLE-3's
-MATRICES: Final = ("qkv", "o", "gate", "up", "down")  # parts of a layer, as the library's ``kinds`` are ordered
+PREFIX: Final = "model."  # what begins the names where a checkpoint holds a decoder alone
+_MATRICES: Final = ("qkv", "o", "gate", "up", "down")  # parts of a layer, as the library's ``kinds`` are ordered
 
 _Rows = tuple[tuple[str, int, int], ...]  # parts, the first row of each that is meant, and how many
 
@@ -67,7 +67,7 @@ class TensorSlot:
         return self.start + self.rows
 
 
-def tensors_of(spec: DecoderSpec, prefix: str, head: str = HEAD) -> Iterator[TensorSlot]:
+def tensors_of(spec: DecoderSpec, prefix: str, head: str = f"{HEAD}.weight") -> Iterator[TensorSlot]:
     """Yield every slot of a decoder, in the order in which weights are packed; slots of one tensor follow each other.
 
     ``prefix`` begins the names of its own tensors (``decoder_prefix``), ``head`` is the name of its output head
@@ -78,13 +78,18 @@ def tensors_of(spec: DecoderSpec, prefix: str, head: str = HEAD) -> Iterator[Ten
         yield from layer_tensors(spec, layer, prefix)
 
 
-def outer_tensors(spec: DecoderSpec, prefix: str, head: str = HEAD) -> Iterator[TensorSlot]:
+def outer_tensors(spec: DecoderSpec, prefix: str, head: str = f"{HEAD}.weight") -> Iterator[TensorSlot]:
     """Yield the slots outside the layers: embedding [V, H] where it is not the head too, head [V, H], last norm [H]."""
-    embedding, shape = f"{prefix}{EMBEDDING}", (spec.vocabulary, spec.hidden)
+    embedding, shape = f"{prefix}{EMBEDDING}.weight", (spec.vocabulary, spec.hidden)
     if not spec.tied:
         yield TensorSlot("embedding", 0, 0, embedding, shape, 0, spec.vocabulary)
     yield TensorSlot("head", 0, 0, embedding if spec.tied else head, shape, 0, spec.vocabulary)
-    yield _norm("norm", 0, f"{prefix}norm", spec.hidden)
+    yield _norm("norm", 0, f"{prefix}{LAST_NORM}", spec.hidden)
+
+
+def layer_prefix(prefix: str, layer: int) -> str:
+    """Return what begins the names of one layer's tensors."""
+    return f"{prefix}layers.{layer}."
 
 
 def layer_tensors(spec: DecoderSpec, layer: int, prefix: str, inputs: int = 0) -> Iterator[TensorSlot]:
@@ -92,7 +97,7 @@ def layer_tensors(spec: DecoderSpec, layer: int, prefix: str, inputs: int = 0) -
 
     ``inputs`` is how many features its attention reads; 0: as many as the decoder has.
     """
-    at = f"{prefix}layers.{layer}."
+    at = layer_prefix(prefix, layer)
     q, kv, mlp = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.mlp
     attention: _Rows = (("qkv", 0, q), ("qkv", q, kv), ("qkv", q + kv, kv))
     gated: _Rows = (("gate", 0, mlp), ("up", 0, mlp))
@@ -111,7 +116,7 @@ def layer_tensors(spec: DecoderSpec, layer: int, prefix: str, inputs: int = 0) -
 def eagle_tensors(spec: DecoderSpec, layer: int, prefix: str) -> Iterator[TensorSlot]:
     """Yield the slots of EAGLE-3's layer, whose attention reads embedding and features side by side, 2H wide."""
     yield from layer_tensors(spec, layer, prefix, 2 * spec.hidden)
-    yield _norm("features_norm", layer, f"{prefix}layers.{layer}.{FEATURES_NORM}", spec.hidden)
+    yield _norm("features_norm", layer, f"{layer_prefix(prefix, layer)}{FEATURES_NORM}", spec.hidden)
 
 
 def _linear(layer: int, module: str, parts: _Rows, width: int, bias: bool) -> Iterator[TensorSlot]:
@@ -154,7 +159,7 @@ def by_part(slots: Iterable[TensorSlot]) -> dict[str, list[TensorSlot]]:
 def matrices(slots: Iterable[TensorSlot]) -> list[TensorSlot]:
     """Return those of a layer's slots that the library's ``kinds`` speak of: q, k, v, o, gate, up, down."""
     parts = by_part(slots)
-    return [slot for part in MATRICES for slot in parts.get(part, ())]
+    return [slot for part in _MATRICES for slot in parts.get(part, ())]
 
 
 def require(weights: Weights, name: str, shape: tuple[int, ...]) -> None:
@@ -169,7 +174,7 @@ def require(weights: Weights, name: str, shape: tuple[int, ...]) -> None:
 
 def output_head(weights: Weights, spec: DecoderSpec) -> str:
     """Return the name of a decoder's output head [V, H]; no tensor has it where there is no head."""
-    tail = EMBEDDING if spec.tied else HEAD
+    tail = f"{EMBEDDING if spec.tied else HEAD}.weight"
     own = f"{decoder_prefix(weights.names())}{tail}"
     return own if own in weights else next((name for name in weights.names() if name.endswith(tail)), own)
 
@@ -178,14 +183,15 @@ def head_of(weights: Weights, spec: DecoderSpec) -> str:
     """Return the name of a decoder's output head [V, H]. Raises WeightsError where there is neither head nor tie."""
     name = output_head(weights, spec)
     if not spec.tied and name not in weights:
-        raise WeightsError(f"{weights.folder} has no {HEAD}, and config.json does not tie it to the embedding")
+        raise WeightsError(f"{weights.folder} has no {HEAD}.weight, and config.json does not tie it to the embedding")
     return name
 
 
 def decoder_prefix(names: Collection[str]) -> str:
     """Return what begins the names of a decoder's own tensors. An MTP module may bring an embedding of its own."""
-    found = (name.removesuffix(EMBEDDING) for name in names if name.endswith(EMBEDDING) and not name.startswith("mtp."))
-    return min(found, key=len, default="model.")
+    tail = f"{EMBEDDING}.weight"
+    found = (name.removesuffix(tail) for name in names if name.endswith(tail) and not name.startswith("mtp."))
+    return min(found, key=len, default=PREFIX)
 
 
 def mtp_prefixes(weights: Weights, spec: DecoderSpec, prefix: str) -> tuple[str, ...]:
@@ -194,8 +200,8 @@ def mtp_prefixes(weights: Weights, spec: DecoderSpec, prefix: str) -> tuple[str,
     DeepSeek-V3's are numbered after the decoder's own layers (README_WEIGHTS of that release); of Qwen3-Next's, "mtp."
     """
     found: list[str] = []
-    while f"{prefix}layers.{spec.layers + len(found)}.eh_proj.weight" in weights:
-        found.append(f"{prefix}layers.{spec.layers + len(found)}.")
+    while f"{(module := layer_prefix(prefix, spec.layers + len(found)))}eh_proj.weight" in weights:
+        found.append(module)
     return (*found, "mtp.") if "mtp.fc.weight" in weights else tuple(found)
 
 
@@ -204,7 +210,7 @@ def ignored(name: str, spec: DecoderSpec, prefix: str, modules: tuple[str, ...])
 
     Nor has it any of ``modules``, what begins the names of MTP modules (``mtp_prefixes``).
     """
-    twin = spec.tied and name.endswith(HEAD)
+    twin = spec.tied and name.endswith(f"{HEAD}.weight")
     tower = spec.composite and not name.startswith(prefix)
     return twin or tower or name.startswith(modules) or name.endswith((".rotary_emb.inv_freq", ".masked_bias"))
 

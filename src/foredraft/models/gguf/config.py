@@ -259,10 +259,10 @@ def names_of(header: Header, config: Config) -> dict[str, str]:
     shapes = _shapes(config)
     for gguf_name, name in names.items():
         found = header.tensors[gguf_name].shape
-        if found != (wanted := shapes.get(name, found)):
+        if found != (implied := shapes.get(name, found)):
             raise WeightsError(
                 f"{header.path}: {gguf_name} has the shape {list(found)} where the file's metadata imply "
-                f"{list(wanted)}: fetch or make the file again"
+                f"{list(implied)}: fetch or make the file again"
             )
     if not (family.qkv_bias or config["attention_bias"]) and "blk.0.attn_q.bias" in names:
         raise UnsupportedModel(f"{header.path} has biases on q, k and v and none on the output, which no llama has")

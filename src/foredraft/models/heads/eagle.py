@@ -23,7 +23,7 @@ from foredraft.models import layout
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import EMBEDDING, HEAD, LAST_NORM, HeadsSpec
 from foredraft.models.heads.mtp import LAYER, Found, take, take_norm
-from foredraft.models.layout import output_head
+from foredraft.models.layout import PREFIX, layer_prefix, output_head
 from foredraft.models.spec import DecoderSpec, read_spec, refuse
 from foredraft.models.weights.base import Weights, held_weights
 
@@ -47,7 +47,8 @@ def read_eagle3(
     """
     spec, options = _described(folder, config)
     weights = open_weights(folder, "fetch the heads again")
-    names = {own.removeprefix("model.").replace("layers.0.", "midlayer.", 1): own for own in weights.names()}
+    plain = layer_prefix("", 0)
+    names = {own.removeprefix(PREFIX).replace(plain, "midlayer.", 1): own for own in weights.names()}
     wide = options.get("target_hidden_size") or spec.hidden
     if wide != target.hidden:
         raise DrafterError(f"{folder} reads {wide!s:.20} features of each layer, and {name} has {target.hidden}")
@@ -79,7 +80,7 @@ def read_eagle3(
     )  # fmt: skip
     # the target bounds the text; a rope goes on beyond what a draft's config says it was trained for
     block = replace(spec, vocabulary=len(ids), tied=True, context=target.context)
-    layer = next((own for own in weights.names() if "midlayer." in own), "layers.0.").partition("midlayer.")
+    layer = next((own for own in weights.names() if "midlayer." in own), plain).partition("midlayer.")
     return Found(
         heads, held_weights(folder, held), block, held_weights(folder, tensors), "".join(layer[:2]), wide=True,
         normed_residual=bool(options.get("norm_before_residual")),

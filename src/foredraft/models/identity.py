@@ -38,15 +38,11 @@ def weights_digest(weights: Weights, spec: DecoderSpec) -> str:
     Of each tensor that the decoder needs, in the order of their names, values a fixed step apart are read and rounded
     to bfloat16. Raises WeightsError for a tensor that is no float.
     """
-    from foredraft.models.layout import decoder_prefix, ignored, mtp_prefixes
+    from foredraft.models.layout import decoder_prefix, needed
     from foredraft.models.weights.floats import narrowed
 
     digest = hashlib.sha256()
-    prefix = decoder_prefix(weights.names())
-    modules = mtp_prefixes(weights, spec, prefix)
-    for name in sorted(weights.names()):
-        if ignored(name, spec, prefix, modules):
-            continue
+    for name in sorted(needed(weights, spec, decoder_prefix(weights.names()))):
         sample = weights.sample(name, _VALUES)
         digest.update(f"{name}:{list(weights.shape(name))}\n".encode())
         digest.update(narrowed(sample, weights.dtype(name), f"{weights.folder}: {name}").tobytes())

@@ -7,27 +7,33 @@ in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from foredraft.errors import UnsupportedModel, WeightsError
+from foredraft.models import layout
 from foredraft.models.gguf.header import Header
+from foredraft.models.spec import read_spec
 
 Config = dict[str, Any]
 
 _ATTENTION: Final = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
+    "attn_q": layout.QUERY,
+    "attn_k": layout.KEY,
+    "attn_v": layout.VALUE,
+    "attn_output": layout.OUTPUT,
 }
-_MLP: Final = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-_NORMS: Final = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_QK_NORMS: Final = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_AFTER: Final = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
-_SANDWICH: Final = {"attn_norm": "input_layernorm", "ffn_norm": "pre_feedforward_layernorm", **_AFTER}
+_MLP: Final = {"ffn_gate": layout.GATE, "ffn_up": layout.UP, "ffn_down": layout.DOWN}
+_NORMS: Final = {"attn_norm": layout.INPUT_NORM, "ffn_norm": layout.POST_ATTENTION_NORM}
+_QK_NORMS: Final = {"attn_q_norm": layout.QUERY_NORM, "attn_k_norm": layout.KEY_NORM}
+_AFTER: Final = {"post_attention_norm": layout.POST_ATTENTION_NORM, "post_ffw_norm": layout.POST_FEEDFORWARD_NORM}
+_SANDWICH: Final = {"attn_norm": layout.INPUT_NORM, "ffn_norm": layout.PRE_FEEDFORWARD_NORM, **_AFTER}
 
-_TOP: Final = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_TOP: Final = {
+    "token_embd": f"{layout.PREFIX}{layout.EMBEDDING}",
+    "output_norm": f"{layout.PREFIX}{layout.LAST_NORM}",
+    "output": layout.HEAD,
+}
 # folded into the config, or recomputed from it
 _NOT_WEIGHTS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -63,10 +69,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "phi3",
         "Phi3ForCausalLM",
         {
-            "attn_qkv": "self_attn.qkv_proj",
-            "attn_output": "self_attn.o_proj",
-            "ffn_up": "mlp.gate_up_proj",
-            "ffn_down": "mlp.down_proj",
+            "attn_qkv": layout.FUSED_QKV,
+            "attn_output": layout.OUTPUT,
+            "ffn_up": layout.FUSED_GATE_UP,
+            "ffn_down": layout.DOWN,
             **_NORMS,
         },
     ),
@@ -241,7 +247,7 @@ def names_of(header: Header, config: Config) -> dict[str, str]:
         inner = family.leaves.get(leaf)
         if suffix not in ("weight", "bias") or (top is None and (inner is None or not block.isdecimal())):
             raise UnsupportedModel(f"{header.path} has the tensor {name[:80]!r}, which no {header.architecture} has")
-        names[name] = f"{top}.{suffix}" if top else f"model.layers.{block}.{inner}.{suffix}"
+        names[name] = f"{top}.{suffix}" if top else f"{layout.PREFIX}layers.{block}.{inner}.{suffix}"
     wanted = ["token_embd.weight", "output_norm.weight"]
     for layer in range(config["num_hidden_layers"]):
         wanted += [f"blk.{layer}.{leaf}.weight" for leaf in family.leaves]
@@ -250,31 +256,22 @@ def names_of(header: Header, config: Config) -> dict[str, str]:
     for name in wanted:
         if name not in names:
             raise WeightsError(f"{header.path} lacks the tensor {name!r}")
+    shapes = _shapes(config)
     for gguf_name, name in names.items():
-        _require_shape(header, config, gguf_name, name)
+        found = header.tensors[gguf_name].shape
+        if found != (implied := shapes.get(name, found)):
+            raise WeightsError(
+                f"{header.path}: {gguf_name} has the shape {list(found)} where the file's metadata imply "
+                f"{list(implied)}: fetch or make the file again"
+            )
     if not (family.qkv_bias or config["attention_bias"]) and "blk.0.attn_q.bias" in names:
         raise UnsupportedModel(f"{header.path} has biases on q, k and v and none on the output, which no llama has")
     return names
 
 
-def _require_shape(header: Header, config: Config, gguf_name: str, name: str) -> None:
-    """Raise WeightsError for a tensor whose shape is not what the file's own metadata imply."""
-    hidden, mlp, width = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q, kv = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
-    whole = header.architecture == "olmo2"  # its norms of q and k are over all heads
-    vocabulary = config["vocab_size"]
-    shapes = {
-        "embed_tokens": (vocabulary, hidden), "lm_head": (vocabulary, hidden),
-        "q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q),
-        "qkv_proj": (q + 2 * kv, hidden), "gate_proj": (mlp, hidden), "up_proj": (mlp, hidden),
-        "gate_up_proj": (2 * mlp, hidden), "down_proj": (hidden, mlp),
-        "q_norm": (q if whole else width,), "k_norm": (kv if whole else width,),
-    }  # fmt: skip
-    stem, _, suffix = name.rpartition(".")
-    wanted = shapes.get(stem.rpartition(".")[2], (hidden,))  # the rest are norms
-    wanted = wanted[:1] if suffix == "bias" else wanted
-    if (found := header.tensors[gguf_name].shape) != wanted:
-        raise WeightsError(
-            f"{header.path}: {gguf_name} has the shape {list(found)} where the file's metadata imply {list(wanted)}: "
-            "fetch or make the file again"
-        )
+def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's tensors, by name, biases that it may lack among them."""
+    # how it rotates changes no shape, and some rotations run through transformers alone
+    spec = read_spec({key: value for key, value in config.items() if "rope" not in key and "rotary" not in key})
+    spec = replace(spec, qkv_bias=True, o_bias=True, mlp_bias=True)
+    return {slot.name: slot.shape for slot in layout.tensors_of(spec, layout.PREFIX)}

@@ -19,14 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, UnsupportedModel, VocabularyMismatch, WeightsError
+from foredraft.models import layout
 from foredraft.models.checkpoint import open_weights
-from foredraft.models.heads.file import HeadsSpec
+from foredraft.models.heads.file import EMBEDDING, HEAD, LAST_NORM, HeadsSpec
 from foredraft.models.heads.mtp import LAYER, Found, take, take_norm
-from foredraft.models.layout import output_head
+from foredraft.models.layout import PREFIX, layer_prefix, output_head
 from foredraft.models.spec import DecoderSpec, read_spec, refuse
 from foredraft.models.weights.base import Weights, held_weights
 
 IDS: Final = "eagle_aux_hidden_state_layer_ids"
+_EMBEDDING: Final = f"{layout.EMBEDDING}.weight"
+_NORM: Final = f"{layout.LAST_NORM}.weight"
 
 
 def is_eagle(config: Mapping[str, Any]) -> bool:
@@ -44,7 +47,8 @@ def read_eagle3(
     """
     spec, options = _described(folder, config)
     weights = open_weights(folder, "fetch the heads again")
-    names = {own.removeprefix("model.").replace("layers.0.", "midlayer.", 1): own for own in weights.names()}
+    plain = layer_prefix("", 0)
+    names = {own.removeprefix(PREFIX).replace(plain, "midlayer.", 1): own for own in weights.names()}
     wide = options.get("target_hidden_size") or spec.hidden
     if wide != target.hidden:
         raise DrafterError(f"{folder} reads {wide!s:.20} features of each layer, and {name} has {target.hidden}")
@@ -55,15 +59,15 @@ def read_eagle3(
     taps = _taps(folder, config, target)
     reader = _Parts(weights, names)
     held = _fusing(reader, options, len(taps), wide, spec.hidden)
-    held["model.norm.weight"] = take_norm(weights, reader.name("norm.weight"), spec.hidden)
+    held[LAST_NORM] = take_norm(weights, reader.name(_NORM), spec.hidden)
     held["vocabulary"] = ids = _vocabulary(reader, options, spec.vocabulary)
-    if "embed_tokens.weight" in names or wide != spec.hidden:
-        held["enter.embedding"] = take(weights, reader.name("embed_tokens.weight"), spec.vocabulary, spec.hidden)
-    if "lm_head.weight" not in names and options.get("draft_vocab_size") is None and wide == spec.hidden:
+    if _EMBEDDING in names or wide != spec.hidden:
+        held["enter.embedding"] = take(weights, reader.name(_EMBEDDING), spec.vocabulary, spec.hidden)
+    if HEAD not in names and options.get("draft_vocab_size") is None and wide == spec.hidden:
         head = theirs.raw(output_head(theirs, target))
     else:
-        head = take(weights, reader.name("lm_head.weight"), len(ids), spec.hidden)
-    tensors = {"model.embed_tokens.weight": head, "model.norm.weight": weights.raw(reader.name("norm.weight"))}
+        head = take(weights, reader.name(HEAD), len(ids), spec.hidden)
+    tensors = {EMBEDDING: head, LAST_NORM: weights.raw(reader.name(_NORM))}
     for own in names:
         if own.startswith("midlayer."):
             tensors[LAYER + own.removeprefix("midlayer.")] = weights.raw(reader.name(own))
@@ -76,7 +80,7 @@ def read_eagle3(
     )  # fmt: skip
     # the target bounds the text; a rope goes on beyond what a draft's config says it was trained for
     block = replace(spec, vocabulary=len(ids), tied=True, context=target.context)
-    layer = next((own for own in weights.names() if "midlayer." in own), "layers.0.").partition("midlayer.")
+    layer = next((own for own in weights.names() if "midlayer." in own), plain).partition("midlayer.")
     return Found(
         heads, held_weights(folder, held), block, held_weights(folder, tensors), "".join(layer[:2]), wide=True,
         normed_residual=bool(options.get("norm_before_residual")),

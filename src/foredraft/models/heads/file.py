@@ -14,7 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, NoHeads, VocabularyMismatch, WeightsError
+from foredraft.models import layout
 from foredraft.models.checkpoint import open_file
+from foredraft.models.layout import PREFIX, layer_tensors, matrices
+from foredraft.models.rope import Rope
+from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.write import write_tensors
 
@@ -24,6 +28,10 @@ FEEDS: Final = ("normed", "residual")
 ACTIVATIONS: Final = ("silu", "gelu_tanh")
 SUFFIX: Final = ".safetensors"
 FILE: Final = f"heads{SUFFIX}"  # in the folder of a training
+# what a file names as a decoder's checkpoint does, the block being a model of its own
+EMBEDDING: Final = f"{PREFIX}{layout.EMBEDDING}.weight"
+LAST_NORM: Final = f"{PREFIX}{layout.LAST_NORM}.weight"
+HEAD: Final = f"{layout.HEAD}.weight"
 PACKAGED: Final = Path(__file__).parents[2] / "heads"
 _MADE: Final = "foredraft train heads makes them"
 _AGAIN: Final = "train the heads or copy the file again"
@@ -66,21 +74,29 @@ class HeadsSpec:
         ``tokens`` is how many may be guessed (Vd), ``fused`` whether taps are joined, ``head`` whether the heads have
         output rows of their own.
         """
-        wide, q, kv = self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim
-        shapes: dict[str, tuple[int, ...]] = {"vocabulary": (tokens,), "model.norm.weight": (wide,)}
+        wide = self.hidden
+        shapes: dict[str, tuple[int, ...]] = {"vocabulary": (tokens,), LAST_NORM: (wide,)}
         if fused:
             shapes |= {"fuse.norms": (len(self.taps), wide), "fuse.weight": (wide, len(self.taps) * wide)}
         if head:
-            shapes["lm_head.weight"] = (tokens, wide)
+            shapes[HEAD] = (tokens, wide)
         if not self.recurrent:
             return shapes | {f"medusa.{i}.weight": (wide, wide) for i in range(1, self.steps + 1)}
         shapes |= {"enter.embedding_norm": (wide,), "enter.hidden_norm": (wide,), "enter.weight": (wide, 2 * wide)}
-        block = {
-            "input_layernorm": (wide,), "post_attention_layernorm": (wide,), "self_attn.q_proj": (q, wide),
-            "self_attn.k_proj": (kv, wide), "self_attn.v_proj": (kv, wide), "self_attn.o_proj": (wide, q),
-            "mlp.gate_proj": (self.mlp, wide), "mlp.up_proj": (self.mlp, wide), "mlp.down_proj": (wide, self.mlp),
-        }  # fmt: skip
-        return shapes | {f"model.layers.0.{name}.weight": shape for name, shape in block.items()}
+        slots = list(layer_tensors(self.block(tokens), 0, PREFIX))
+        block = [*(slot for slot in slots if slot.norm), *matrices(slots)]
+        return shapes | {slot.name: slot.shape for slot in block}
+
+    def block(self, tokens: int) -> DecoderSpec:
+        """Return the block as a decoder of one layer with so many tokens; what its target gives is left neutral."""
+        return DecoderSpec(
+            family="llama", vocabulary=tokens, hidden=self.hidden, layers=1, heads=self.heads, kv_heads=self.kv_heads,
+            head_dim=self.head_dim, mlp=self.mlp, context=0, eps=self.eps, norm="rms", places="pre", qk_norm="none",
+            qkv_bias=False, o_bias=False, mlp_bias=False, fused=False, ropes=(Rope(self.head_dim, self.rope_theta),),
+            windows=(0,), attention_scale=self.head_dim**-0.5, attention_cap=0.0, logits_cap=0.0,
+            activation=self.activation, embedding_scale=1.0, embedding_rounded=False, residual_scale=1.0,
+            logits_divisor=1.0, tied=True, composite=False, eos=(),
+        )  # fmt: skip
 
 
 def read_heads(path: Path) -> tuple[HeadsSpec, Weights]:
@@ -222,7 +238,7 @@ def _check(spec: HeadsSpec, weights: Weights) -> None:
     path = weights.folder
     tokens = math.prod(weights.shape("vocabulary"))
     fused = "fuse.weight" in weights or len(spec.taps) > 1
-    shapes = spec.shapes(tokens, fused, "lm_head.weight" in weights)
+    shapes = spec.shapes(tokens, fused, HEAD in weights)
     for name in weights.names():
         if name not in shapes:
             raise WeightsError(f"{path}: {spec.kind} heads have no use for {name:.80}")

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from foredraft.core.law import Array
-from foredraft.models.heads.file import HeadsSpec
+from foredraft.models.heads.file import LAST_NORM, HeadsSpec
 from foredraft.models.model import Layered, Rows
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
@@ -105,7 +105,7 @@ class RecurrentHeads(Heads):
         scored = self.block.run([Rows(slot, start, tuple(tokens), chain, 1)], (0,), hidden=entering)
         state = scored.hidden[0]
         if self.spec.feeds == "normed":
-            state = self._norm(state, self._tensor("model.norm.weight", features))
+            state = self._norm(state, self._tensor(LAST_NORM, features))
         return state[0, :], scored.logits[0, :]
 
     def _embedded(self, tokens: Sequence[int], like: Array) -> Array:
@@ -155,7 +155,7 @@ class MedusaHeads(Heads):
             rows.append(z / (1 + xp.exp(-z)) + f)
         if "head" not in self._held:
             self._held["head"] = xp.asarray(self._head, dtype=f.dtype, device=f.device)
-        normed = self._norm(xp.concat(rows, axis=0), self._tensor("model.norm.weight", f))
+        normed = self._norm(xp.concat(rows, axis=0), self._tensor(LAST_NORM, f))
         logits = normed @ self._held["head"].T / self._target.logits_divisor
         cap = self._target.logits_cap
         return xp.tanh(logits / cap) * cap if cap else logits

@@ -21,35 +21,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import DamagedHeads, DrafterError, UnsupportedModel, WeightsError
+from foredraft.models import layout
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.folder import ModelFolder
-from foredraft.models.heads.file import HeadsSpec, packaged_heads
+from foredraft.models.heads.file import EMBEDDING, HEAD, LAST_NORM, HeadsSpec, packaged_heads
 from foredraft.models.identity import weights_digest
-from foredraft.models.layout import decoder_prefix, mtp_prefixes, output_head
+from foredraft.models.layout import PREFIX, decoder_prefix, layer_prefix, mtp_prefixes, output_head, require
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.floats import widened
 from foredraft.system.json_text import parse_json
 
 CONFIG: Final = "config.json"
-LAYER: Final = "model.layers.0."  # what begins the names of the layer as a model of its own
-FLOATS: Final = ("BF16", "F16", "F32", "F64")
+LAYER: Final = layer_prefix(PREFIX, 0)  # what begins the names of the layer as a model of its own
 # our name of a part -> its name in the module; those in OWN may be missing, and are then the model's
 NUMBERED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "enter.embedding_norm": "enorm", "enter.hidden_norm": "hnorm", "enter.weight": "eh_proj",
-        "model.norm.weight": "shared_head.norm", "lm_head.weight": "shared_head.head",
-        "enter.embedding": "embed_tokens",
+        LAST_NORM: "shared_head.norm", HEAD: "shared_head.head", "enter.embedding": layout.EMBEDDING,
     }
 )  # fmt: skip
 NAMED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "enter.embedding_norm": "pre_fc_norm_embedding", "enter.hidden_norm": "pre_fc_norm_hidden",
-        "enter.weight": "fc", "model.norm.weight": "norm", "lm_head.weight": "shared_head.head",
-        "enter.embedding": "embed_tokens",
+        "enter.weight": "fc", LAST_NORM: "norm", HEAD: "shared_head.head", "enter.embedding": layout.EMBEDDING,
     }
 )  # fmt: skip
-OWN: Final = ("lm_head.weight", "enter.embedding")
+OWN: Final = (HEAD, "enter.embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +83,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def take(weights: Weights, name: str, *shape: int) -> NDArray[Any]:
     """Return a tensor of floats. Raises WeightsError for one that is missing, of another shape or no float."""
-    if (found := weights.shape(name)) != shape:
-        raise WeightsError(
-            f"{weights.folder}: {name} has the shape {list(found)} where config.json implies {list(shape)}"
-        )
-    if weights.dtype(name) not in FLOATS:
-        raise WeightsError(
-            f"{weights.folder}: {name} is {weights.dtype(name)}, and only 16, 32 and 64 bit floats are read"
-        )
+    require(weights, name, shape)
     return weights.raw(name)
 
 
@@ -115,14 +106,14 @@ def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> F
     if module == "mtp.":
         parts, layer = NAMED, "mtp.layers.0."
     held = _parts(weights, module, parts, target)
-    if "enter.embedding" in held and _same(held["enter.embedding"], weights.raw(f"{prefix}embed_tokens.weight")):
+    if "enter.embedding" in held and _same(held["enter.embedding"], weights.raw(f"{prefix}{layout.EMBEDDING}.weight")):
         del held["enter.embedding"]
-    held["fuse.norms"] = take_norm(weights, f"{prefix}norm.weight", target.hidden, target.norm)[None, :]
+    held["fuse.norms"] = take_norm(weights, f"{prefix}{layout.LAST_NORM}.weight", target.hidden, target.norm)[None, :]
     held["vocabulary"] = np.arange(target.vocabulary, dtype=np.int32)
-    head = held.pop("lm_head.weight", None)
+    head = held.pop(HEAD, None)
     tensors = {
-        "model.embed_tokens.weight": weights.raw(output_head(weights, target)) if head is None else head,
-        "model.norm.weight": weights.raw(f"{module}{parts['model.norm.weight']}.weight"),
+        EMBEDDING: weights.raw(output_head(weights, target)) if head is None else head,
+        LAST_NORM: weights.raw(f"{module}{parts[LAST_NORM]}.weight"),
     }
     known, depth = {f"{module}{part}.weight" for part in parts.values()}, _depth(weights, modules)
     for own in weights.names():

@@ -9,6 +9,7 @@ in the place of f (EAGLE-3, arXiv 2503.01840; the order of the halves is DeepSee
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,16 @@ from numpy.typing import NDArray
 from foredraft.errors import DrafterError, NoHeads, WeightsError
 from foredraft.models.folder import ModelFolder
 from foredraft.models.heads.eagle import is_eagle, read_eagle3
-from foredraft.models.heads.file import HeadsSpec, check_target, find_heads, heads_file, packaged_heads, read_heads
+from foredraft.models.heads.file import (
+    EMBEDDING,
+    HEAD,
+    HeadsSpec,
+    check_target,
+    find_heads,
+    heads_file,
+    packaged_heads,
+    read_heads,
+)
 from foredraft.models.heads.modules import EagleHeads, MedusaHeads, RecurrentHeads
 from foredraft.models.heads.mtp import (
     CONFIG,
@@ -30,9 +40,8 @@ from foredraft.models.heads.mtp import (
     read_mtp_folder,
 )
 from foredraft.models.identity import weights_digest
-from foredraft.models.layout import output_head
+from foredraft.models.layout import PREFIX, output_head
 from foredraft.models.model import Model
-from foredraft.models.rope import Rope
 from foredraft.models.runner import INSTALL, torch_installed
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights, held_weights
@@ -125,26 +134,20 @@ def _beside(model: Any) -> str:
 
 def head_rows(weights: Weights, target: Weights, spec: DecoderSpec) -> tuple[NDArray[Any], str]:
     """Return the output head's rows [Vd, H] of the heads' vocabulary, and their type: their own, or the target's."""
-    if "lm_head.weight" in weights:
-        return weights.raw("lm_head.weight"), weights.dtype("lm_head.weight")
+    if HEAD in weights:
+        return weights.raw(HEAD), weights.dtype(HEAD)
     name = output_head(target, spec)
     return target.rows(name, weights.raw("vocabulary")), target.dtype(name)
 
 
 def block_spec(spec: HeadsSpec, target: DecoderSpec, tokens: int) -> DecoderSpec:
     """Return the block as a decoder of one layer with so many tokens, whose logits are scaled as the target's are."""
-    return DecoderSpec(
-        family="llama", vocabulary=tokens, hidden=spec.hidden, layers=1, heads=spec.heads, kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim, mlp=spec.mlp, context=target.context, eps=spec.eps, norm="rms", places="pre",
-        qk_norm="none", qkv_bias=False, o_bias=False, mlp_bias=False, fused=False,
-        ropes=(Rope(spec.head_dim, spec.rope_theta),), windows=(0,), attention_scale=spec.head_dim**-0.5,
-        attention_cap=0.0, logits_cap=target.logits_cap, activation=spec.activation, embedding_scale=1.0,
-        embedding_rounded=False, residual_scale=1.0, logits_divisor=target.logits_divisor, tied=True, composite=False,
-        eos=(),
-    )  # fmt: skip
+    return replace(
+        spec.block(tokens), context=target.context, logits_cap=target.logits_cap, logits_divisor=target.logits_divisor
+    )
 
 
 def block_weights(weights: Weights, head: NDArray[Any]) -> Weights:
     """Return the tensors of ``block_spec``. Its embedding is never read, so the head's rows stand for both."""
-    tensors = {name: weights.raw(name) for name in weights.names() if name.startswith("model.")}
-    return held_weights(weights.folder, {"model.embed_tokens.weight": head, **tensors})
+    tensors = {name: weights.raw(name) for name in weights.names() if name.startswith(PREFIX)}
+    return held_weights(weights.folder, {EMBEDDING: head, **tensors})

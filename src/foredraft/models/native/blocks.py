@@ -10,7 +10,15 @@ from typing import Final
 
 from foredraft.errors import WeightsError
 from foredraft.models.gguf.weights import GgufWeights
-from foredraft.models.layout import decoder_prefix
+from foredraft.models.layout import (
+    TensorSlot,
+    by_part,
+    decoder_prefix,
+    layer_tensors,
+    matrices,
+    outer_tensors,
+    output_head,
+)
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import Bytes
@@ -19,11 +27,6 @@ from foredraft.native.structs import BLOCKS
 TILE: Final = 16  # outputs that the packed form holds together, all of one type
 ROUNDED: Final = ("F16", "F32")  # what bf16 holds in part
 _WIDE: Final = "BF16"
-_LAYER: Final = (
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-)  # fmt: skip
-_FUSED: Final = (*("self_attn.qkv_proj",) * 3, "self_attn.o_proj", *("mlp.gate_up_proj",) * 2, "mlp.down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,11 @@ def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
     """Return how the matrices of a decoder are run. Raises WeightsError for one that is missing."""
     order = matrices_of(spec, weights)
     parted: set[str] = set()
-    for first in range(2, len(order), len(_LAYER)):
-        mine = order[first : first + 3]  # q, k and v
-        if _parted(spec, [weights.kind(name) for name in mine]):
-            parted.update(mine)
+    prefix = decoder_prefix(weights.names())
+    for layer in range(spec.layers):
+        mine = by_part(layer_tensors(spec, layer, prefix))["qkv"]
+        if _parted(weights, mine):
+            parted.update(slot.name for slot in mine)
     chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
     stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
     whole = set(order[1:])  # a pass reads rows of the embedding
@@ -63,24 +67,22 @@ def matrices_of(spec: DecoderSpec, weights: Weights) -> list[str]:
 
     Raises WeightsError where there is no output head.
     """
-    names = weights.names()
-    prefix = decoder_prefix(names)
-    embedding = f"{prefix}embed_tokens.weight"
-    head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
-    if head is None:
+    prefix, head = decoder_prefix(weights.names()), output_head(weights, spec)
+    if not spec.tied and head not in weights:
         raise WeightsError(f"{weights.folder} has no output head, and its config does not tie it to the embedding")
-    leaves = _FUSED if spec.fused else _LAYER
-    return [embedding, head, *(f"{prefix}layers.{at}.{leaf}.weight" for at in range(spec.layers) for leaf in leaves)]
+    outer = {slot.part: slot.name for slot in outer_tensors(spec, prefix, head)}
+    layers = (matrices(layer_tensors(spec, layer, prefix)) for layer in range(spec.layers))
+    return [outer.get("embedding", outer["head"]), outer["head"], *(slot.name for layer in layers for slot in layer)]
 
 
 def _choice(kind: str) -> str:
     return kind if kind in BLOCKS else _WIDE
 
 
-def _parted(spec: DecoderSpec, kinds: list[str]) -> bool:
+def _parted(weights: GgufWeights, mine: Sequence[TensorSlot]) -> bool:
     """Say whether q, k and v, which the packed form holds as one matrix, would share tiles of different types."""
-    widths = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim)
-    return len({_choice(kind) for kind in kinds}) > 1 and any(width % TILE for width in widths)
+    kinds = {_choice(weights.kind(slot.name)) for slot in mine}
+    return len(kinds) > 1 and any(slot.rows % TILE for slot in mine)
 
 
 def _bytes(weights: GgufWeights, name: str, kind: str) -> int:

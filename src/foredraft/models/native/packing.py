@@ -9,21 +9,22 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.errors import ModelError, StorageError, WeightsError
-from foredraft.models.layout import decoder_prefix, refuse_unused
+from foredraft.errors import ModelError, StorageError
+from foredraft.models.layout import TensorSlot, decoder_prefix, head_of, refuse_unused, require, tensors_of
 from foredraft.models.native.blocks import Blocks
 from foredraft.models.native.layout_digest import Bytes, aligned, layout, layout_of
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import not_finite, widened
 from foredraft.native.library import VERSION, check, library
-from foredraft.native.structs import FLOATS, PARTS, TYPES, NativeSpec
+from foredraft.native.structs import PARTS, TYPES, NativeSpec
 from foredraft.system.files import Progress, building, require_space
 from foredraft.system.machine import cores
 from foredraft.system.sizes import apart, size_of
@@ -162,111 +163,48 @@ class Packer:
         self.native = native
         self.progress = progress
         self.blocks = blocks
-        self._used: set[str] = set()
 
     def fill(self, packed: Bytes) -> Bytes:
         """Pack every tensor into ``packed``, which is all zeros, and return it."""
-        self._used.clear()
-        for part, layer, first, name, array in self._tensors():
-            self._pack(packed, PARTS.index(part), layer, first, name, array)
+        for slot, array in self._tensors():
+            self._pack(packed, slot, array)
             if self.progress is not None:
-                self.progress(layer + 1, self.spec.layers, "packing weights")
+                self.progress(slot.layer + 1, self.spec.layers, "packing weights")
         return packed
 
-    def _pack(self, packed: Bytes, part: int, layer: int, first: int, name: str, array: NDArray[Any]) -> None:
+    def _pack(self, packed: Bytes, slot: TensorSlot, array: NDArray[Any]) -> None:
         """Raises WeightsError for blocks that the library refuses."""
-        rows, cols = array.shape[0], self.weights.shape(name)[1] if array.ndim == 2 else 1
+        rows, cols = array.shape[0], slot.shape[1] if array.ndim == 2 else 1
         array = np.require(array, requirements=("C", "A"))
-        stored = None if self.blocks is None else self.blocks.stored.get(name)
-        kind = TYPES["F32"] if array.ndim == 1 else TYPES[stored or self.weights.dtype(name)]
-        place = ctypes.c_void_p(packed.ctypes.data)
-        spec = ctypes.byref(self.native)
+        stored = None if self.blocks is None else self.blocks.stored.get(slot.name)
+        kind = TYPES["F32"] if array.ndim == 1 else TYPES[stored or self.weights.dtype(slot.name)]
+        part, place, spec = PARTS.index(slot.part), ctypes.c_void_p(packed.ctypes.data), ctypes.byref(self.native)
         try:
-            check(library().fd_pack(spec, place, part, layer, array.ctypes.data, kind, rows, cols, first))
+            check(library().fd_pack(spec, place, part, slot.layer, array.ctypes.data, kind, rows, cols, slot.first))
         except ModelError as fault:
             if self.blocks is None or stored is None:
                 raise
-            raise not_finite(self.blocks.path, self.weights.called(name), blocks=True) from fault
+            raise not_finite(self.blocks.path, self.weights.called(slot.name), blocks=True) from fault
 
-    def _tensors(self) -> Iterator[tuple[str, int, int, str, NDArray[Any]]]:
-        """Yield each tensor with its part, layer and first output. Refuses what is left over at the end."""
-        spec, names = self.spec, self.weights.names()
-        prefix = decoder_prefix(names)
-        embedding = f"{prefix}embed_tokens.weight"
-        head = embedding if spec.tied else next((name for name in names if name.endswith("lm_head.weight")), None)
-        if head is None:
-            raise WeightsError(
-                f"{self.weights.folder} has no lm_head.weight, and config.json does not tie it to the embedding"
-            )
-        if not spec.tied:
-            yield "embedding", 0, 0, embedding, self._matrix(embedding, spec.vocabulary, spec.hidden)
-        yield "head", 0, 0, head, self._matrix(head, spec.vocabulary, spec.hidden)
-        yield "norm", 0, 0, "", self._norm(f"{prefix}norm.weight", spec.hidden)
-        for layer in range(spec.layers):
-            at = f"{prefix}layers.{layer}."
-            for part, first, name, array in (*self._linears(at), *self._norms(at)):
-                yield part, layer, first, name, array
-        refuse_unused(self.weights, self._used, self.spec, prefix)
+    def _tensors(self) -> Iterator[tuple[TensorSlot, NDArray[Any]]]:
+        """Yield each slot with its rows. Refuses what is left over at the end."""
+        prefix, used = decoder_prefix(self.weights.names()), set[str]()
+        slots = tensors_of(self.spec, prefix, head_of(self.weights, self.spec))
+        for name, group in groupby(slots, key=lambda slot: slot.name):  # what several share is read once
+            mine = list(group)
+            whole = self._read(mine[0])
+            used.add(name)
+            for slot in mine:
+                yield slot, whole[slot.start : slot.stop]
+        refuse_unused(self.weights, used, self.spec, prefix)
 
-    def _linears(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
-        spec = self.spec
-        q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        attention, gated = f"{at}self_attn.", f"{at}mlp."
-        if spec.fused:
-            yield from self._linear("qkv", 0, f"{attention}qkv_proj", q + 2 * kv, spec.hidden, spec.qkv_bias)
-            both = list(self._linear("gate", 0, f"{gated}gate_up_proj", 2 * spec.mlp, spec.hidden, spec.mlp_bias))
-            for part, _, name, array in both:
-                yield part, 0, name, array[: spec.mlp]
-                yield part.replace("gate", "up"), 0, name, array[spec.mlp :]
-        else:
-            for first, name, rows in ((0, "q_proj", q), (q, "k_proj", kv), (q + kv, "v_proj", kv)):
-                yield from self._linear("qkv", first, attention + name, rows, spec.hidden, spec.qkv_bias)
-            for part in ("gate", "up"):
-                yield from self._linear(part, 0, f"{gated}{part}_proj", spec.mlp, spec.hidden, spec.mlp_bias)
-        yield from self._linear("o", 0, f"{attention}o_proj", spec.hidden, q, spec.o_bias)
-        yield from self._linear("down", 0, f"{gated}down_proj", spec.hidden, spec.mlp, spec.mlp_bias)
-
-    def _linear(
-        self, part: str, first: int, name: str, rows: int, cols: int, bias: bool
-    ) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
-        yield part, first, f"{name}.weight", self._matrix(f"{name}.weight", rows, cols)
-        if bias:
-            yield f"{part}_bias", first, "", self._vector(f"{name}.bias", rows)
-
-    def _norms(self, at: str) -> Iterator[tuple[str, int, str, NDArray[Any]]]:
-        spec = self.spec
-        before, after = spec.places in ("pre", "sandwich"), spec.places in ("post", "sandwich")
-        middle = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
-        q, k = (spec.heads, spec.kv_heads) if spec.qk_norm == "full" else (1, 1)
-        for part, name, wanted, width in (
-            ("before_attention", "input_layernorm", before, spec.hidden),
-            ("after_attention", "post_attention_layernorm", after, spec.hidden),
-            ("before_gated", middle, before, spec.hidden),
-            ("after_gated", "post_feedforward_layernorm", after, spec.hidden),
-            ("q_norm", "self_attn.q_norm", spec.qk_norm != "none", q * spec.head_dim),
-            ("k_norm", "self_attn.k_norm", spec.qk_norm != "none", k * spec.head_dim),
-        ):
-            if wanted:
-                yield part, 0, "", self._norm(f"{at}{name}.weight", width)
-
-    def _matrix(self, name: str, rows: int, cols: int) -> NDArray[Any]:
-        return self._read(name, (rows, cols))
-
-    def _norm(self, name: str, width: int) -> NDArray[Any]:
-        return self._vector(name, width) + np.float32(1 if self.spec.norm == "unit" else 0)
-
-    def _vector(self, name: str, width: int) -> NDArray[Any]:
-        return widened(self._read(name, (width,)), self.weights.dtype(name))
-
-    def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        if self.weights.shape(name) != shape:
-            raise WeightsError(
-                f"{self.weights.folder}: {name} has the shape {list(self.weights.shape(name))} where "
-                f"config.json implies {list(shape)}"
-            )
-        if (kind := self.weights.dtype(name)) not in FLOATS:
-            raise WeightsError(f"{self.weights.folder}: {name} is {kind}, and only 16, 32 and 64 bit floats are read")
-        self._used.add(name)
-        if self.blocks is not None and name in self.blocks.stored:
-            return self.blocks.raw(name)
-        return self.weights.raw(name)
+    def _read(self, slot: TensorSlot) -> NDArray[Any]:
+        """Return a slot's whole tensor as it is handed to the library: matrices as they are, the rest in float32."""
+        require(self.weights, slot.name, slot.shape)
+        if self.blocks is not None and slot.name in self.blocks.stored:
+            return self.blocks.raw(slot.name)
+        raw = self.weights.raw(slot.name)
+        if len(slot.shape) == 2:
+            return raw
+        wide = widened(raw, self.weights.dtype(slot.name))
+        return wide + np.float32(self.spec.norm == "unit") if slot.norm else wide

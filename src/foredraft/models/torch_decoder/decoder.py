@@ -14,8 +14,8 @@ from torch import Tensor
 
 from foredraft.core.draft import Scored
 from foredraft.core.law import Array
-from foredraft.errors import ModelError, OptionError, WeightsError
-from foredraft.models.layout import decoder_prefix
+from foredraft.errors import ModelError, OptionError
+from foredraft.models.layout import by_part, decoder_prefix, head_of, layer_tensors, outer_tensors, output_head
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.rope import Rope, tables
 from foredraft.models.spec import DecoderSpec
@@ -55,25 +55,20 @@ class TorchDecoder:
             self._load(Reader(weights, spec, self.device, self.dtype))
 
     def _load(self, reader: Reader) -> None:
-        spec, names = self.spec, reader.weights.names()
-        prefix = decoder_prefix(names)
-        self._embedding = reader.fused([f"{prefix}embed_tokens.weight"], [spec.vocabulary], spec.hidden)
+        spec, weights = self.spec, reader.weights
+        prefix = decoder_prefix(weights.names())
+        outer = by_part(outer_tensors(spec, prefix, output_head(weights, spec)))
+        self._embedding = reader.rows(outer["head" if spec.tied else "embedding"])
         self._layers = [self._layer(reader, number, prefix) for number in range(spec.layers)]
-        self._norm = reader.norm(f"{prefix}norm.weight", spec.hidden)
-        self._head = Linear(self._embedding)
-        if not spec.tied:
-            head = next((name for name in names if name.endswith("lm_head.weight")), None)
-            if head is None:
-                raise WeightsError(
-                    f"{reader.weights.folder} has no lm_head.weight, and config.json does not tie it to the embedding"
-                )
-            self._head = Linear(reader.fused([head], [spec.vocabulary], spec.hidden))
+        self._norm = reader.norm(outer["norm"])
+        head_of(weights, spec)
+        self._head = Linear(self._embedding if spec.tied else reader.rows(outer["head"]))
         reader.refuse_unused(prefix)
         scale = torch.tensor(spec.embedding_scale, dtype=torch.float32)
         self._embedding_scale = float(scale.to(self.dtype)) if spec.embedding_rounded else spec.embedding_scale
 
     def _layer(self, reader: Reader, number: int, prefix: str) -> Layer:
-        return Layer(reader, number, prefix)
+        return Layer(reader, number, layer_tensors(reader.spec, number, prefix))
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots in one pass; see Model."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from foredraft.models.layout import by_part, eagle_tensors
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder.attention import Seat
 from foredraft.models.torch_decoder.decoder import TorchDecoder
@@ -18,8 +19,9 @@ class EagleLayer(Layer):
     """A layer whose rows enter as [R, 2H], the token's embedding and then the features, and leave as [R, H]."""
 
     def __init__(self, reader: Reader, number: int, prefix: str, normed_residual: bool) -> None:
-        super().__init__(reader, number, prefix, width=2 * reader.spec.hidden)
-        self.features_norm = reader.norm(f"{prefix}layers.{number}.hidden_norm.weight", reader.spec.hidden)
+        slots = list(eagle_tensors(reader.spec, number, prefix))
+        super().__init__(reader, number, slots)
+        self.features_norm = reader.norm(by_part(slots)["features_norm"])
         self.normed_residual = normed_residual
 
     def attend(self, x: Tensor, turn: tuple[Tensor, Tensor] | None, seats: Sequence[Seat]) -> Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foredraft.errors import WeightsError
-from foredraft.models.layout import refuse_unused
+from foredraft.models.layout import TensorSlot, by_part, refuse_unused, require
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.torch_decoder.attention import Seat, attend
 from foredraft.models.weights.base import Weights
@@ -59,36 +59,33 @@ class Reader:
         self.dtype = dtype
         self._used: set[str] = set()
 
-    def fused(self, names: Sequence[str], rows: Sequence[int], *tail: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return tensors of shape [rows[i], *tail] one below the other: [sum of rows, *tail].
+    def rows(self, slots: Sequence[TensorSlot], dtype: torch.dtype | None = None) -> Tensor:
+        """Return what belongs to slots of one width, one below the other: [sum of rows, *tail].
 
         Raises WeightsError naming a tensor that is missing, of another shape or no float.
         """
-        whole = torch.empty((sum(rows), *tail), dtype=dtype or self.dtype, device=self.device)
-        for part, name, n in zip(torch.split(whole, list(rows)), names, rows, strict=True):
-            if self.weights.shape(name) != (n, *tail):
-                raise WeightsError(
-                    f"{self.weights.folder}: {name} has the shape {list(self.weights.shape(name))} where "
-                    f"config.json implies {[n, *tail]}"
-                )
-            part.copy_(self._view(name))
+        counts = [slot.rows for slot in slots]
+        whole = torch.empty((sum(counts), *slots[0].shape[1:]), dtype=dtype or self.dtype, device=self.device)
+        places = zip(torch.split(whole, counts), slots, strict=True)
+        for name, group in groupby(places, key=lambda place: place[1].name):  # what several share is read once
+            self._fill(list(group))
             self._used.add(name)
         return whole
 
-    def linear(self, names: Sequence[str], rows: Sequence[int], width: int, bias: bool) -> Linear:
-        """Return fused weights and biases of the modules ``names``."""
-        weight = self.fused([f"{name}.weight" for name in names], rows, width)
-        return Linear(weight, self.fused([f"{name}.bias" for name in names], rows) if bias else None)
+    def linear(self, parts: Mapping[str, Sequence[TensorSlot]], *names: str) -> Linear:
+        """Return the weights and biases of parts of a layer, fused."""
+        weight = self.rows([slot for name in names for slot in parts[name]])
+        biases = [slot for name in names for slot in parts.get(f"{name}_bias", ())]
+        return Linear(weight, self.rows(biases) if biases else None)
 
-    def norm(self, name: str, width: int) -> Norm:
-        """Return a norm over ``width`` features."""
-        return self._norm(self.fused([name], [width], dtype=self._norm_type()))
+    def norm(self, slots: Sequence[TensorSlot]) -> Norm:
+        """Return the norm of a part."""
+        return self._norm(self.rows(slots, self._norm_type()))
 
-    def norm_heads(self, query: str, key: str) -> Norm:
+    def norm_heads(self, query: Sequence[TensorSlot], key: Sequence[TensorSlot]) -> Norm:
         """Return one norm for all heads of q and then k, over each head: weights [heads + kv_heads, head_dim]."""
-        spec = self.spec
-        pair = self.fused([query, key], [spec.head_dim] * 2, dtype=self._norm_type()).view(2, 1, spec.head_dim)
-        return self._norm(torch.cat([pair[0].expand(spec.heads, -1), pair[1].expand(spec.kv_heads, -1)]))
+        pair = self.rows([*query, *key], self._norm_type()).view(2, 1, -1)
+        return self._norm(torch.cat([pair[0].expand(self.spec.heads, -1), pair[1].expand(self.spec.kv_heads, -1)]))
 
     def refuse_unused(self, prefix: str) -> None:
         """Refuse tensors that nobody asked for; see ``layout.refuse_unused``."""
@@ -103,52 +100,46 @@ class Reader:
         wide = self.spec.norm != "rms" and self.dtype is torch.bfloat16
         return torch.float32 if wide else self.dtype
 
-    def _view(self, name: str) -> Tensor:
-        raw = self.weights.raw(name)
-        kind = self.weights.dtype(name)
-        if kind == "BF16":
+    def _fill(self, places: Sequence[tuple[Tensor, TensorSlot]]) -> None:
+        """Copy what belongs to slots of one tensor into their places."""
+        view = self._view(places[0][1])
+        for place, slot in places:
+            place.copy_(view[slot.start : slot.stop])
+
+    def _view(self, slot: TensorSlot) -> Tensor:
+        """Return the whole tensor that a slot is of."""
+        require(self.weights, slot.name, slot.shape)
+        raw = self.weights.raw(slot.name)
+        if self.weights.dtype(slot.name) == "BF16":
             return torch.from_numpy(raw.view("<i2")).view(torch.bfloat16)
-        if kind not in ("F16", "F32", "F64"):
-            raise WeightsError(f"{self.weights.folder}: {name} is {kind}, and only 16, 32 and 64 bit floats are read")
         return torch.from_numpy(raw)
 
 
 class Layer:
     """One decoder layer: attention over a slot cache, then the gated layer, each with its norms and residual.
 
-    ``width`` is how many features its attention reads; 0: as many as there are.
+    ``slots`` are its tensors: see ``layout.layer_tensors``.
     """
 
-    def __init__(self, reader: Reader, number: int, prefix: str, width: int = 0) -> None:
-        spec = reader.spec
-        at = f"{prefix}layers.{number}."
-        q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    def __init__(self, reader: Reader, number: int, slots: Iterable[TensorSlot]) -> None:
+        spec, parts = reader.spec, by_part(slots)
         self.spec = spec
         self.number = number
-        attention, gated = f"{at}self_attn.", f"{at}mlp."
-        qkv, gate_up = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
-        rows, wide = [q, kv, kv], [spec.mlp, spec.mlp]
-        if spec.fused:
-            qkv, gate_up, rows, wide = ["qkv_proj"], ["gate_up_proj"], [sum(rows)], [sum(wide)]
-        self.qkv = reader.linear([attention + name for name in qkv], rows, width or spec.hidden, spec.qkv_bias)
-        self.o = reader.linear([f"{attention}o_proj"], [spec.hidden], q, spec.o_bias)
-        self.gate_up = reader.linear([gated + name for name in gate_up], wide, spec.hidden, spec.mlp_bias)
-        self.down = reader.linear([f"{gated}down_proj"], [spec.hidden], spec.mlp, spec.mlp_bias)
-        before = spec.places in ("pre", "sandwich")
-        after = spec.places in ("post", "sandwich")
-        middle = "pre_feedforward_layernorm" if after else "post_attention_layernorm"
+        self.qkv = reader.linear(parts, "qkv")
+        self.o = reader.linear(parts, "o")
+        self.gate_up = reader.linear(parts, "gate", "up")
+        self.down = reader.linear(parts, "down")
 
-        def norm(name: str, wanted: bool) -> Norm | None:
-            return reader.norm(f"{at}{name}.weight", spec.hidden) if wanted else None
+        def norm(part: str) -> Norm | None:
+            return reader.norm(parts[part]) if part in parts else None
 
-        self.before_attention = norm("input_layernorm", before)
-        self.after_attention = norm("post_attention_layernorm", after)
-        self.before_gated = norm(middle, before)
-        self.after_gated = norm("post_feedforward_layernorm", after)
-        q_norm, k_norm = f"{attention}q_norm.weight", f"{attention}k_norm.weight"
-        self.head_norm = reader.norm_heads(q_norm, k_norm) if spec.qk_norm == "head" else None
-        full = spec.qk_norm == "full"
-        self.full_norms = (reader.norm(q_norm, q), reader.norm(k_norm, kv)) if full else None
+        self.before_attention = norm("before_attention")
+        self.after_attention = norm("after_attention")
+        self.before_gated = norm("before_gated")
+        self.after_gated = norm("after_gated")
+        by_head, full = spec.qk_norm == "head", spec.qk_norm == "full"
+        self.head_norm = reader.norm_heads(parts["q_norm"], parts["k_norm"]) if by_head else None
+        self.full_norms = (reader.norm(parts["q_norm"]), reader.norm(parts["k_norm"])) if full else None
 
     def attend(self, x: Tensor, turn: tuple[Tensor, Tensor] | None, seats: Sequence[Seat]) -> Tensor:
         """Run the attention: [R, H] -> [R, H]. ``turn`` are the cosines and sines [R, 1, dim] of each row's position.
@@ -162,8 +153,7 @@ class Layer:
     def gate(self, x: Tensor) -> Tensor:
         """Run the gated layer: [R, H] -> [R, H]."""
         h = x if self.before_gated is None else self.before_gated(x)
-        h = self.gate_up(h)
-        gate, up = h[:, : self.spec.mlp], h[:, self.spec.mlp :]
+        gate, up = self.gate_up(h).chunk(2, -1)
         gate = F.silu(gate) if self.spec.activation == "silu" else F.gelu(gate, approximate="tanh")
         return self._add(x, self.down(gate.mul_(up)), self.after_gated)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foredraft.errors import StorageError
+from foredraft.models.layout import by_part, layer_prefix, outer_tensors, output_head
 from foredraft.models.views.narrow import describe_vocabulary
 from foredraft.models.weights.floats import narrowed as to_bf16
 from foredraft.models.weights.write import write_tensors
@@ -108,11 +109,10 @@ class DraftMaker:
 
     def _tensors(self, student: Student) -> dict[str, NDArray[Any]]:
         work = self.work
-        names = [f"{work.prefix}embed_tokens.weight"]
-        if not work.spec.tied:
-            names.append(next(name for name in work.weights.names() if name.endswith("lm_head.weight")))
+        outer = by_part(outer_tensors(work.spec, work.prefix, output_head(work.weights, work.spec)))
+        names = [slot.name for part in ("embedding", "head") for slot in outer.get(part, ())]
         made = {n: to_bf16(work.weights.raw(n), work.weights.dtype(n), n) for n in names}
-        trained = {f"{work.prefix}norm.weight": student.norm.weight}
+        trained = {outer["norm"][0].name: student.norm.weight}
         for i, block in enumerate(student.blocks):
-            trained |= block.named(f"{work.prefix}layers.{i}.")  # type: ignore[operator]
+            trained |= block.named(layer_prefix(work.prefix, i))  # type: ignore[operator]
         return made | {name: narrowed(value.detach().float().numpy()) for name, value in trained.items()}

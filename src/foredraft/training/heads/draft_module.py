@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from foredraft.errors import DrafterError
+from foredraft.models.layout import layer_prefix
 from foredraft.models.spec import DecoderSpec
 from foredraft.training.heads.module import Biases, Block, HeadsShape, Norm, attend, turns
 from foredraft.training.heads.work import Work
@@ -61,8 +62,8 @@ def taught(work: Work, layers: tuple[int, ...]) -> Student:
     student = Student(student_shape(spec, work.host.name), len(layers), biases)
     with torch.no_grad():
         for block, layer in zip(cast("list[Block]", list(student.blocks)), layers, strict=True):
-            for name, value in block.named("").items():
+            for name, value in block.named(layer_prefix(work.prefix, layer)).items():
                 # views of the module's own weights, so that fused ones are filled part by part
-                value.copy_(work.tensor(f"{work.prefix}layers.{layer}.{name}"))
+                value.copy_(work.tensor(name))
         student.norm.weight.copy_(work.last_norm())
     return student

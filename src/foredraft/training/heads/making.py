@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foredraft.models.heads.file import FILE, HeadsSpec, write_heads
+from foredraft.models.heads.file import FILE, LAST_NORM, HeadsSpec, write_heads
+from foredraft.models.layout import PREFIX, layer_prefix
 from foredraft.models.rope import Rope
 from foredraft.runtime.host import Host
 from foredraft.training.data.plans import HeadsPlan, keep_plan, settle_plan
@@ -101,13 +102,13 @@ class HeadsMaker:
 
 def tensors_of(module: Any, ids: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
     """Return heads as ``write_heads`` takes them: matrices as the bits of bfloat16, norms in float32."""
-    made: dict[str, Tensor] = {"fuse.weight": module.fuse.weight, "model.norm.weight": module.norm.weight}
+    made: dict[str, Tensor] = {"fuse.weight": module.fuse.weight, LAST_NORM: module.norm.weight}
     if isinstance(module, MedusaHeads):
         made |= {f"medusa.{i}.weight": cast("Tensor", head.weight) for i, head in enumerate(module.heads, 1)}
     else:
         made |= {
             "enter.embedding_norm": module.embedding_norm.weight, "enter.hidden_norm": module.hidden_norm.weight,
-            "enter.weight": module.enter.weight, **module.block.named("model.layers.0."),
+            "enter.weight": module.enter.weight, **module.block.named(layer_prefix(PREFIX, 0)),
         }  # fmt: skip
     norms = [cast("Tensor", norm.weight).detach().float().numpy() for norm in module.fuse_norms]
     out: dict[str, NDArray[Any]] = {"vocabulary": ids, "fuse.norms": np.stack(norms)}

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foredraft.models import layout
 from foredraft.models.rope import Rope, tables
 
 
@@ -113,14 +114,14 @@ class Block(nn.Module):
         """Return its weights by the names that Llama's layers have, ``before`` in front of each: views of its own."""
         q, kv = self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim
         sizes = {
-            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): (self.qkv, [q, kv, kv]),
-            ("self_attn.o_proj",): (self.o, [self.shape.hidden]),
-            ("mlp.gate_proj", "mlp.up_proj"): (self.gate_up, [self.shape.mlp] * 2),
-            ("mlp.down_proj",): (self.down, [self.shape.hidden]),
+            (layout.QUERY, layout.KEY, layout.VALUE): (self.qkv, [q, kv, kv]),
+            (layout.OUTPUT,): (self.o, [self.shape.hidden]),
+            (layout.GATE, layout.UP): (self.gate_up, [self.shape.mlp] * 2),
+            (layout.DOWN,): (self.down, [self.shape.hidden]),
         }
         made = {
-            f"{before}input_layernorm.weight": cast("Tensor", self.before_attention.weight),
-            f"{before}post_attention_layernorm.weight": cast("Tensor", self.before_gated.weight),
+            f"{before}{layout.INPUT_NORM}.weight": cast("Tensor", self.before_attention.weight),
+            f"{before}{layout.POST_ATTENTION_NORM}.weight": cast("Tensor", self.before_gated.weight),
         }
         for names, (linear, rows) in sizes.items():
             for kind, whole in linear.named_parameters():

@@ -18,7 +18,7 @@ from torch import Tensor
 from foredraft._version import __version__
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
 from foredraft.models.identity import weights_digest
-from foredraft.models.layout import decoder_prefix
+from foredraft.models.layout import EMBEDDING, LAST_NORM, decoder_prefix, output_head
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.runtime.host import Host
@@ -142,18 +142,18 @@ class Work:
 
     def ends(self, ids: NDArray[np.int32]) -> Ends:
         """Return the target's embedding and its head's rows of ``ids``."""
-        names = self.weights.names()
-        tail = "embed_tokens.weight" if self.spec.tied else "lm_head.weight"
-        rows = f"{self.prefix}{tail}"
-        rows = rows if rows in self.weights else next(name for name in names if name.endswith(tail))
-        embedding = self.tensor(f"{self.prefix}embed_tokens.weight").bfloat16()
-        head = self.tensor(rows)[torch.from_numpy(ids.astype(np.int64))].bfloat16().contiguous()
+        embedding = self.tensor(f"{self.prefix}{EMBEDDING}.weight").bfloat16()
+        head = (
+            self.tensor(output_head(self.weights, self.spec))[torch.from_numpy(ids.astype(np.int64))]
+            .bfloat16()
+            .contiguous()
+        )
         spec = self.spec
         return Ends(embedding, head, spec.embedding_scale, spec.logits_divisor, spec.logits_cap)
 
     def last_norm(self) -> Tensor:
         """Return the weights [H] of the target's last norm."""
-        return self.tensor(f"{self.prefix}norm.weight").float() + (self.spec.norm == "unit")
+        return self.tensor(f"{self.prefix}{LAST_NORM}.weight").float() + (self.spec.norm == "unit")
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor of the target, in its own type."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from foredraft.cli.main import main
+from tests.cli.asking import Answer, Ask
 from tests.tiny import make_chat_model
 
 
@@ -26,22 +24,6 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FOREDRAFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The last line of stdout."""
-        document: dict[str, Any] = json.loads(self.out.splitlines()[-1])
-        return document
-
-
-Ask = Callable[..., Answer]
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 
 from foredraft.cli.terminal.text_width import columns
 from foredraft.measure.bench import peers
-from tests.cli.conftest import Ask
-from tests.cli.test_certify import OWN
+from tests.cli.asking import OWN, Ask
 from tests.tiny import make_chat_model
 
 KEYS = [

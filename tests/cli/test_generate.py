@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from foredraft.api import Stream
 from foredraft.cli.main import main
-from foredraft.engine.text import Piece
-from tests.cli.conftest import Ask
+from tests.cli.asking import Ask, interrupt_after, write_lines
 
 KEYS = {
     "model", "system_fingerprint", "tier", "dtype", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens",
@@ -131,24 +129,6 @@ def test_ctrl_c_keeps_what_was_written(
     assert document["finish_reason"] != "length"
     assert "(stopped)" in captured.err
     assert "Traceback" not in captured.err
-
-
-def interrupt_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C once, in place of the next piece."""
-    calls = iter(range(10_000))
-    whole = Stream.__next__
-
-    def next_piece(stream: Stream) -> Piece:
-        if next(calls) == pieces:
-            raise KeyboardInterrupt
-        return whole(stream)
-
-    monkeypatch.setattr(Stream, "__next__", next_piece)
-
-
-def write_lines(path: Path, *lines: object) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
 
 
 def test_many_prompts_in_one_document(ask: Ask, answer_of: Any, tiny: Path, tmp_path: Path) -> None:

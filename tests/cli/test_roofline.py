@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Ask
-from tests.cli.test_certify import OWN
+from tests.cli.asking import OWN, Ask
 
 
 @pytest.fixture(autouse=True)

@@ -36,10 +36,10 @@ from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from foredraft.planning.choose import Chooser
 from foredraft.runtime.drafters import parts_of
-from tests.drafters.test_layers import Bushes
+from tests.drafters.layers import Bushes
+from tests.models.decoders import open_decoder
 from tests.models.heads import Tensors, bf16, make_heads, spec_of_heads
-from tests.models.test_torch_decoder import open_decoder
-from tests.native.test_forward import open_native
+from tests.native.models import open_native
 from tests.tiny import make_chat_model
 
 PROMPTS = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,45 +28,21 @@ from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import (
     DRAFT_TOKENS,
     UNMEASURED,
-    LayerChoice,
     choice_file,
     find_choice,
     read_choice,
     write_choice,
 )
 from foredraft.models.views.sub_layers import LayersView, default_sub_layers, early_exit
+from tests.drafters.layers import CHOICE, SOME, Bushes
 from tests.models.checkpoints import FAMILIES, make_checkpoint
-from tests.models.test_torch_decoder import TEXT, TREE, broken, chain, open_decoder
-from tests.native.test_forward import close, open_native
+from tests.models.decoders import TEXT, TREE, broken, chain, open_decoder
+from tests.native.models import close, open_native
 from tests.tiny import make_chat_model
 
 PROMPTS = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]
-SOME = (0, 1, 2, 5)  # of six
 MACHINES: list[dict[str, Any]] = [{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}]
 IDS = ["native bf16", "native f32", "torch f64"]
-CHOICE = LayerChoice(
-    model="tiny", identity="0", layers=3, sub_layers=SOME, draft_tokens=2, agreement=0.5, cost=0.6,
-    predicted_speedup=1.1, measured_speedup=1.2, measured_from=1.1, measured_to=1.3, measured_tokens=900,
-    plain_tokens_per_s=10.0, predicted_tokens_per_s=11.0,
-    measured_tokens_per_s=12.0, tier="native-avx2", dtype="bf16", machine="here", date="2026-01-01",
-)  # fmt: skip
-
-
-class Bushes:
-    """Guesses a tree now and then, so that its rows are moved together, and leaves the rest to others."""
-
-    name = "bushes"
-    taps: tuple[int, ...] = ()
-
-    def begin(self, sequence: Any) -> None: ...
-
-    def propose(self, sequences: Sequence[Any], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Draft]:
-        tree = Draft((7, 97, 98, 98, 97), (-1, -1, 1, -1, 3))
-        return [Draft() if len(s) % 3 else tree for s in sequences]
-
-    def observe(self, sequences: Sequence[Any], outcomes: Sequence[Any], scored: Any) -> None: ...
-
-    def end(self, sequence: Any) -> None: ...
 
 
 @pytest.fixture(scope="module")

@@ -32,11 +32,11 @@ from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from tests.models.checkpoints import make_checkpoint
+from tests.models.decoders import TEXT, open_decoder
 from tests.models.foreign_heads import Tensors, add_mtp, make_eagle3, read, write
 from tests.models.heads import make_heads
-from tests.models.test_heads import answers
-from tests.models.test_torch_decoder import TEXT, open_decoder
-from tests.native.test_forward import open_native, spec_of
+from tests.models.heads_by_hand import answers
+from tests.native.models import open_native, spec_of
 from tests.tiny import make_chat_model
 
 ROWS, DRAFTED = 21, (5, 90, 11)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from foredraft import Draft, LanguageModel
-from tests.server.client import Client, Reply, call
-from tests.server.conftest import Serve
+from tests.server.client import Client, Reply, Serve, call
 from tests.server.faulty import Faulty
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")

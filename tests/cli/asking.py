@@ -51,11 +51,8 @@ class Screen(io.StringIO):
         return True
 
 
-class Keyboard(io.StringIO):
-    """A stdin that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+class Keyboard(Screen):
+    """A stdin that says so too."""
 
 
 def interrupt_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:

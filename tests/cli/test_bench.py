@@ -29,14 +29,6 @@ DRAFTER = PART | {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
-    before = list(sys.path)
-    yield
-    sys.path[:] = before
-    sys.modules.pop("own_bench", None)
-
-
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     lines = [

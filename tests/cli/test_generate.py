@@ -6,7 +6,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -213,14 +212,6 @@ def test_a_strangers_drafter_from_the_current_folder(answer_of: Any, tmp_path: P
     document = answer_of("hello", "--drafter", "my_drafter:Stutter", *FIXED)
     assert document["drafter"] == "stutter"
     assert document["speculative"]["by_drafter"]["stutter"]["drafted"] > 0
-
-
-@pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
-    before = list(sys.path)
-    yield
-    sys.path[:] = before
-    sys.modules.pop("my_drafter", None)
 
 
 def test_a_draft_model_by_option_and_by_vllms_words(answer_of: Any, tiny: Path) -> None:

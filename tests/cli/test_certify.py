@@ -15,6 +15,8 @@ import pytest
 from tests.cli.asking import OWN, Ask
 from tests.tiny import make_chat_model
 
+pytestmark = pytest.mark.slow
+
 KEYS = [
     "ok", "model", "system_fingerprint", "tier", "dtype", "drafters", "rules", "prompts", "tokens", "samples", "seed",
     "checks",

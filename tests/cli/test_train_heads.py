@@ -19,6 +19,8 @@ from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model
 from tests.training.making import FEW
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     "file", "digest", "tokens", "tokens_a_pass", "tokens_a_pass_drawn", "conditional", "acceptance", "agreement",
     "collected_s", "trained_s", "complete",

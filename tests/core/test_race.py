@@ -25,6 +25,8 @@ from .drafted import KINDS
 from .exact import clock_by_hand, raced_by_hand
 from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, sampled_chain, sampled_tree
 
+pytestmark = pytest.mark.slow
+
 N = 4000
 PAIRS = {
     "near": ([0.5, 0.2, 0.2, 0.1, 0.0], [0.4, 0.3, 0.15, 0.15, 0.0]),

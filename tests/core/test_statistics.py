@@ -34,6 +34,8 @@ from .toys import (
     sampled_tree,
 )
 
+pytestmark = pytest.mark.slow
+
 V, LENGTH, SAMPLES = 4, 3, 2000
 FIXED = FixedPlanner(2)
 PROMPT = [2, 0]

@@ -21,6 +21,8 @@ from hypothesis import Phase, settings
 
 from .table import MUTANTS, PAGE, Mutant, page
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("foredraft.core", "foredraft.engine", "tests.core")
 
 

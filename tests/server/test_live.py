@@ -26,6 +26,8 @@ from foredraft.server.limits import Limits
 from foredraft.server.run import listen
 from tests.server.live import Live, request
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "abc abd"
 LIMITS = Limits(headers=4096, headers_s=0.4, body_s=0.4, write_s=0.4, body=1 << 20)
 

@@ -94,7 +94,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return built
 
 
-@pytest.fixture(scope="module", params=[*TIERS, *EMULATED])
+@pytest.fixture(
+    scope="module", params=[*TIERS, *(pytest.param(name, marks=pytest.mark.slow, id=name) for name in EMULATED)]
+)
 def tier(request: pytest.FixtureRequest) -> Tier:
     name = request.param
     if name in EMULATED:

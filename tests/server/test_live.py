@@ -210,7 +210,7 @@ class Process:
 
     def __init__(self, tiny: Path, cache: Path, *options: str) -> None:
         words = [sys.executable, "-m", "foredraft", "serve", str(tiny), "--port", "0", "--json", "--offline", *options]
-        words += ["--dtype", "f64", "--threads", "1", "--drafter", "tests.server.faulty:Slow", "--draft-tokens", "1"]
+        words += ["--dtype", "f32", "--threads", "1", "--drafter", "tests.server.faulty:Slow", "--draft-tokens", "1"]
         root = str(Path(__file__).parent.parent.parent)
         environment = {**os.environ, "FOREDRAFT_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([*sys.path, root])}
         pipe = subprocess.PIPE

@@ -1,10 +1,13 @@
 """Settings of the whole suite."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
+
+# Two threads of torch that wait for each other cost more than a tiny model does; here, and in processes begun by tests.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # The same examples everywhere and always, and no clock: a slow machine fails nothing. HYPOTHESIS' own command line
 # (--hypothesis-profile=search) looks for new ones.
@@ -21,12 +24,3 @@ def no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads that wait for each other cost more than a tiny model does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

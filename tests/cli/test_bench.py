@@ -13,8 +13,7 @@ import pytest
 
 from foredraft.cli.terminal.text_width import columns
 from foredraft.measure.bench import peers
-from tests.cli.conftest import Ask
-from tests.cli.test_certify import OWN
+from tests.cli.asking import OWN, Ask
 from tests.tiny import make_chat_model
 
 KEYS = [
@@ -28,14 +27,6 @@ PART = {
 DRAFTER = PART | {
     "drafter", "identical", "answers", "interval", "spread", "worst_task", "lengths", "tasks", "fault",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
-    before = list(sys.path)
-    yield
-    sys.path[:] = before
-    sys.modules.pop("own_bench", None)
 
 
 @pytest.fixture

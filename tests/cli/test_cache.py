@@ -16,9 +16,7 @@ from foredraft.cli.stored import import_files as imports
 from foredraft.errors import ModelError, StorageError
 from foredraft.retrieval.backend import retrieval
 from foredraft.retrieval.store import Store
-from tests.cli.conftest import Ask
-from tests.cli.test_chat import Keyboard
-from tests.cli.test_generate import interrupt_after, write_lines
+from tests.cli.asking import Ask, Keyboard, interrupt_after, write_lines
 from tests.tiny import write_tokenizer
 
 SHORT = ("--max-tokens", "40")

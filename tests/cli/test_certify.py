@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Ask
+from tests.cli.asking import OWN, Ask
 from tests.tiny import make_chat_model
+
+pytestmark = pytest.mark.slow
 
 KEYS = [
     "ok", "model", "system_fingerprint", "tier", "dtype", "drafters", "rules", "prompts", "tokens", "samples", "seed",
@@ -35,18 +37,6 @@ LAW = {
     "name", "drafter", "ok", "tokens", "drafted", "accepted", "ks_p", "bins_p", "lag_p", "watch_p", "p_value",
     "threshold", "note",
 }  # fmt: skip
-OWN = """
-from foredraft import Draft
-
-class Own:
-    name = "own"
-    taps = ()
-    def begin(self, sequence): pass
-    def propose(self, sequences, quotes, noises):
-        return [{guess} for s, q in zip(sequences, quotes)]
-    def observe(self, sequences, outcomes, scored): pass
-    def end(self, sequence): pass
-"""
 
 
 @pytest.fixture

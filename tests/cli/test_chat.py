@@ -14,17 +14,9 @@ from typing import Any
 import pytest
 
 from foredraft.cli.main import main
-from tests.cli.conftest import Answer, Ask
-from tests.cli.test_generate import interrupt_after
+from tests.cli.asking import Answer, Ask, Keyboard, interrupt_after
 
 SHORT = ("--max-tokens", "12")
-
-
-class Keyboard(io.StringIO):
-    """A stdin that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Ask
-from tests.measure.test_trace import read
+from tests.cli.asking import Ask
+from tests.measure.reading import read
 
 PROMPT = "abab abab </script><b>abab</b>"
 

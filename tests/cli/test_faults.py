@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foredraft.api import Running
-from tests.cli.conftest import Ask
+from tests.cli.asking import Ask
 
 # "a" is too short for min_tokens, "bcd" is not: some answers end with a fault
 DEAD_END = ["--regex", "a|bcd", "--min-tokens", "3", "--temperature", "1", "--seed", "1", "--max-tokens", "9"]

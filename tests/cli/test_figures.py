@@ -12,7 +12,7 @@ from foredraft.cli.terminal.console import Console
 from foredraft.cli.terminal.statistics import parts_of, parts_total
 from foredraft.cli.terminal.text_width import columns
 from foredraft.result import Choice, Result, Speculative, Timings
-from tests.cli.test_terminal import Screen
+from tests.cli.asking import Screen
 
 ON = "on: 2.3 guesses a pass, verifying a guess costs 4 % of a token here, heads acceptance 0.55, suffix acceptance 0.3"
 OFF = "off: verifying a guess costs 38 % of a token here, suffix acceptance 0.31"

@@ -6,16 +6,13 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foredraft.api import Stream
 from foredraft.cli.main import main
-from foredraft.engine.text import Piece
-from tests.cli.conftest import Ask
+from tests.cli.asking import Ask, interrupt_after, write_lines
 
 KEYS = {
     "model", "system_fingerprint", "tier", "dtype", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens",
@@ -133,24 +130,6 @@ def test_ctrl_c_keeps_what_was_written(
     assert "Traceback" not in captured.err
 
 
-def interrupt_after(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press Ctrl-C once, in place of the next piece."""
-    calls = iter(range(10_000))
-    whole = Stream.__next__
-
-    def next_piece(stream: Stream) -> Piece:
-        if next(calls) == pieces:
-            raise KeyboardInterrupt
-        return whole(stream)
-
-    monkeypatch.setattr(Stream, "__next__", next_piece)
-
-
-def write_lines(path: Path, *lines: object) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
-
-
 def test_many_prompts_in_one_document(ask: Ask, answer_of: Any, tiny: Path, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "many.jsonl", {"prompt": "hello"}, "", {"turns": ["one", "two"], "category": "x"})
     document = answer_of("--prompts", path)
@@ -233,14 +212,6 @@ def test_a_strangers_drafter_from_the_current_folder(answer_of: Any, tmp_path: P
     document = answer_of("hello", "--drafter", "my_drafter:Stutter", *FIXED)
     assert document["drafter"] == "stutter"
     assert document["speculative"]["by_drafter"]["stutter"]["drafted"] > 0
-
-
-@pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
-    before = list(sys.path)
-    yield
-    sys.path[:] = before
-    sys.modules.pop("my_drafter", None)
 
 
 def test_a_draft_model_by_option_and_by_vllms_words(answer_of: Any, tiny: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from foredraft._version import __version__
 from foredraft.cli import generate
 from foredraft.cli.main import VERBS
-from tests.cli.conftest import Ask
+from tests.cli.asking import Ask
 
 HEAVY = ("torch", "transformers", "numpy", "tokenizers", "safetensors", "gguf", "huggingface_hub", "jinja2", "tqdm")
 

@@ -19,7 +19,7 @@ from foredraft.models.gguf.link import LINK
 from foredraft.models.hub.registry import ALIASES, PAIRS
 from foredraft.system import machine
 from foredraft.system.sizes import size_of
-from tests.cli.conftest import Ask
+from tests.cli.asking import Ask
 from tests.models.quantised_files import quantised_file
 
 NOTHING = {"tiers": [], "all": list(runner.TIERS), "notice": "the native pass was not built"}

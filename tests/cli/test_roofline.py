@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Ask
-from tests.cli.test_certify import OWN
-
-
-@pytest.fixture(autouse=True)
-def path_as_before() -> Iterator[None]:
-    before = list(sys.path)
-    yield
-    sys.path[:] = before
-    sys.modules.pop("own_roofline", None)
+from tests.cli.asking import OWN, Ask
 
 
 def test_tables_and_files(ask: Ask, tiny: Path, tmp_path: Path) -> None:

@@ -13,13 +13,7 @@ from foredraft.cli.arguments.option_names import as_options
 from foredraft.cli.terminal.colour import Ink, Pen
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.cli.terminal.progress import Progress, size_of
-
-
-class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+from tests.cli.asking import Screen
 
 
 def console(out: io.StringIO, colour: str = "auto", **environment: str) -> Console:

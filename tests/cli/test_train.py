@@ -13,8 +13,8 @@ import pytest
 
 from foredraft.cli.training.layers import _verdict
 from foredraft.models.views.layer_choice import choice_file
-from tests.cli.conftest import Ask
-from tests.drafters.test_layers import CHOICE
+from tests.cli.asking import Ask
+from tests.drafters.layers import CHOICE
 from tests.tiny import make_chat_model
 
 KEYS = {

@@ -14,10 +14,12 @@ import pytest
 from foredraft.models.heads.file import heads_file, read_heads
 from foredraft.training.data.plans import DraftPlan, HeadsPlan
 from foredraft.training.layers.finding import LayerPlan
-from tests.cli.conftest import Answer, Ask
+from tests.cli.asking import Answer, Ask
 from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model
 from tests.training.making import FEW
+
+pytestmark = pytest.mark.slow
 
 KEYS = {
     "file", "digest", "tokens", "tokens_a_pass", "tokens_a_pass_drawn", "conditional", "acceptance", "agreement",

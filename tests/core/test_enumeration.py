@@ -141,6 +141,7 @@ def test_a_draft_model_that_knows_only_some_tokens(known: tuple[int, ...], holes
     assert drafted_law(p, sampled_tree(reduced, shape, False), 3, 9, rule=rule, finish=False)[0] == text_law(p, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @BOTH
 def test_whole_text_over_several_rounds(seed: int, rule: str) -> None:

@@ -19,7 +19,7 @@ from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.errors import NumericalError
 
-from .test_equality import CHARACTERS, KINDS_OF_PARAMS, V, drafters, plain, shaped
+from .plain import CHARACTERS, KINDS_OF_PARAMS, V, drafters, plain, shaped
 from .toys import Table, ToyDrafter, ToyTarget, generate, nothing
 
 BAD = {"nan": [math.nan] * V, "one nan": [math.nan, *[0.0] * (V - 1)], "inf": [math.inf] * V, "none": [-math.inf] * V}

@@ -20,10 +20,12 @@ from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Sequence as Text
 
+from .counted import chi_square
 from .drafted import KINDS
 from .exact import clock_by_hand, raced_by_hand
-from .test_statistics import chi_square
 from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, sampled_chain, sampled_tree
+
+pytestmark = pytest.mark.slow
 
 N = 4000
 PAIRS = {

@@ -6,7 +6,6 @@ The noise is the real one, under fixed seeds: what enumeration cannot see, numbe
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedPlanner
 
+from .counted import chi_square
 from .exact import filtered_by_hand
 from .toys import (
     EagerPlanner,
@@ -34,6 +34,8 @@ from .toys import (
     sampled_tree,
 )
 
+pytestmark = pytest.mark.slow
+
 V, LENGTH, SAMPLES = 4, 3, 2000
 FIXED = FixedPlanner(2)
 PROMPT = [2, 0]
@@ -45,26 +47,6 @@ FILTERS = {
     "top-p": SamplingParams(temperature=1.3, top_p=0.75),
     "min-p": SamplingParams(temperature=1.3, min_p=0.25),
 }
-
-
-def chi_square(counts: Counter[Any], law: dict[Any, float], total: int) -> float:
-    """Return the statistic as a share of what it exceeds once in a million times; infinite for an impossible text."""
-    if any(law.get(text, 0.0) == 0.0 for text in counts):
-        return math.inf
-    cells: list[tuple[float, float]] = []
-    seen = expected = 0.0
-    for text in sorted(law, key=lambda t: (law[t], t)):  # the rarest are pooled until five are expected
-        seen, expected = seen + counts[text], expected + total * law[text]
-        if expected >= 5:
-            cells.append((seen, expected))
-            seen = expected = 0.0
-    if expected:
-        last_seen, last_expected = cells.pop()
-        cells.append((last_seen + seen, last_expected + expected))
-    statistic = sum((o - e) ** 2 / e for o, e in cells)
-    freedom = len(cells) - 1
-    spread = 2 / (9 * freedom)
-    return float(statistic / (freedom * (1 - spread + 4.753424 * math.sqrt(spread)) ** 3))  # Wilson and Hilferty 1931
 
 
 def text_law(table: Table, params: SamplingParams) -> dict[Any, float]:

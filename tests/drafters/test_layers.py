@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,45 +28,24 @@ from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import (
     DRAFT_TOKENS,
     UNMEASURED,
-    LayerChoice,
     choice_file,
     find_choice,
     read_choice,
     write_choice,
 )
 from foredraft.models.views.sub_layers import LayersView, default_sub_layers, early_exit
+from tests.drafters.layers import CHOICE, SOME, Bushes
 from tests.models.checkpoints import FAMILIES, make_checkpoint
-from tests.models.test_torch_decoder import TEXT, TREE, broken, chain, open_decoder
-from tests.native.test_forward import close, open_native
+from tests.models.decoders import TEXT, TREE, broken, chain, open_decoder
+from tests.native.models import close, open_native
 from tests.tiny import make_chat_model
 
 PROMPTS = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]
-SOME = (0, 1, 2, 5)  # of six
-MACHINES: list[dict[str, Any]] = [{"dtype": "bf16"}, {"dtype": "f32"}, {"dtype": "f64", "native_tier": "off"}]
-IDS = ["native bf16", "native f32", "torch f64"]
-CHOICE = LayerChoice(
-    model="tiny", identity="0", layers=3, sub_layers=SOME, draft_tokens=2, agreement=0.5, cost=0.6,
-    predicted_speedup=1.1, measured_speedup=1.2, measured_from=1.1, measured_to=1.3, measured_tokens=900,
-    plain_tokens_per_s=10.0, predicted_tokens_per_s=11.0,
-    measured_tokens_per_s=12.0, tier="native-avx2", dtype="bf16", machine="here", date="2026-01-01",
-)  # fmt: skip
-
-
-class Bushes:
-    """Guesses a tree now and then, so that its rows are moved together, and leaves the rest to others."""
-
-    name = "bushes"
-    taps: tuple[int, ...] = ()
-
-    def begin(self, sequence: Any) -> None: ...
-
-    def propose(self, sequences: Sequence[Any], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Draft]:
-        tree = Draft((7, 97, 98, 98, 97), (-1, -1, 1, -1, 3))
-        return [Draft() if len(s) % 3 else tree for s in sequences]
-
-    def observe(self, sequences: Sequence[Any], outcomes: Sequence[Any], scored: Any) -> None: ...
-
-    def end(self, sequence: Any) -> None: ...
+MACHINES: list[Any] = [
+    pytest.param({"dtype": "bf16"}, id="native bf16"),
+    pytest.param({"dtype": "f32"}, id="native f32"),
+    pytest.param({"dtype": "f64", "native_tier": "off"}, id="torch f64", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +53,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_chat_model(tmp_path_factory.mktemp("layers") / "tiny")
 
 
-@pytest.fixture(
-    scope="module",
-    params=MACHINES,
-    ids=IDS,
-)
+@pytest.fixture(scope="module", params=MACHINES)
 def lm(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return foredraft.load(tiny, drafter="none", threads=1, cache=tmp_path_factory.mktemp("cache"), **request.param)
 
@@ -91,12 +65,13 @@ def target(tiny: Path) -> CachedTarget:
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.3, "seed": 1, "n": 2}])
 def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
-    plain = [lm.generate(prompt, max_tokens=24, **options) for prompt in PROMPTS]
+    length = 12 if lm.host.dtype == "f64" else 24  # a pass of torch costs as much as a dozen
+    plain = [lm.generate(prompt, max_tokens=length, **options) for prompt in PROMPTS]
     joined = FirstOf([Bushes(), ModelDrafter(LayersView(lm.host.target, SOME), lm.host.target.vocabulary)])
     whole = ModelDrafter(LayersView(lm.host.target, range(6)), lm.host.target.vocabulary, name="whole")
     for drafter in ("layers", "layers:1", whole, "lookup+layers", joined):
         for draft_tokens in (1, 4):
-            asked = {"max_tokens": 24, "drafter": drafter, "draft_tokens": draft_tokens, **options}
+            asked = {"max_tokens": length, "drafter": drafter, "draft_tokens": draft_tokens, **options}
             alone = [lm.generate(prompt, **asked) for prompt in PROMPTS]
             for found in (alone, lm.generate(PROMPTS, **asked)):
                 for ours, theirs in zip(found, plain, strict=True):
@@ -223,7 +198,7 @@ def test_transformers_name_for_an_early_exit(lm: LanguageModel) -> None:
     assert exited.speculative == lm.generate("abc", max_tokens=12, drafter="layers:2", draft_tokens=3).speculative
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=IDS)
+@pytest.mark.parametrize("machine", MACHINES)
 def test_a_checkpoint_that_was_trained_to_exit_early(machine: Any, tmp_path: Path) -> None:
     """Its later layers hardly change what the first two say (as in LayerSkip), so layers:2 is nearly always right."""
     folder = make_chat_model(tmp_path / "exits", num_hidden_layers=6)

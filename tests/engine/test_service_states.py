@@ -23,6 +23,8 @@ from foredraft.models.target import CachedTarget
 from foredraft.planning.choose import Chooser
 from tests.engine.serving import Breaking, Hurt, Listener, Plans, V, alone, text
 
+pytestmark = pytest.mark.slow
+
 SLOTS, QUEUE = 3, 6
 STEMS = [[1, 2, 3, 1, 2, 3] * 8, [4, 5] * 20, [7]]
 OWNERS = ("ann", "bob", "")

@@ -20,6 +20,8 @@ from foredraft.runtime.host import Host
 from tests.core.toys import ToyDrafter, nothing
 from tests.measure.toys import PROMPTS, V, certain, drafter, host, lying, sampled, target_table
 
+pytestmark = pytest.mark.slow
+
 QUICK = Plan(tokens=24, samples=60)
 FEW = Plan(tokens=8, samples=4)
 EQUALITY = ("greedy text", "seeded text")

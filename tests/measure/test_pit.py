@@ -16,6 +16,8 @@ from foredraft.measure.certificate.pit import Pit, transform, uniformity
 from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
 from tests.measure.toys import WHOLE, certain, drafter, lying, round_of, run_watched, sampled
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 1200
 
 P = np.array([0.1, 0.4, 0.0, 0.3, 0.2])

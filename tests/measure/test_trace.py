@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from typing import Any, Final
 
 import pytest
@@ -20,9 +19,9 @@ from foredraft.engine.logprobs import logprobs
 from foredraft.engine.loop import run
 from foredraft.measure.trace.html import odds, page
 from foredraft.measure.trace.trace import ACCEPTED, REFUSED, UNTESTED, Guess, Trace, Traced, Written
+from tests.measure.reading import read
 from tests.measure.toys import PROMPTS, certain, drafter, host, sampled
 
-VOID: Final = {"meta", "rect", "line"}
 EVIL: Final = '</script><script>alert("1")</script>\x1b[31m\u202e&amp; <!-- ]]> \'"'
 
 
@@ -113,38 +112,6 @@ def test_a_faulty_round_leaves_a_trace() -> None:
     with pytest.raises(ZeroDivisionError):
         list(run([text], host().target, drafter(certain, "c"), FixedPlanner(0), [trace]))
     assert trace.rounds == []
-
-
-class Reader(HTMLParser):
-    """Reads a page, and holds it to closing what it opens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: Any) -> None:
-        self.seen.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: Any) -> None:
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def read(html: str) -> Reader:
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert reader.open == []
-    return reader
 
 
 def evil_rounds() -> list[Traced]:

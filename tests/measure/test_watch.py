@@ -18,6 +18,8 @@ from foredraft.errors import OptionError
 from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
 from tests.measure.toys import certain, drafter, lying, round_of, run_watched, sampled
 
+pytestmark = pytest.mark.slow
+
 SOON = 1000  # tokens within which every planted fault below is found
 
 

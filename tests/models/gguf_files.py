@@ -15,6 +15,8 @@ import sentencepiece
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.models.checkpoints import make_checkpoint
+
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 SAMPLE = """The quick brown fox jumps over the lazy dog. It's 12 o'clock; they'll have 1234 apples, won't they?
@@ -220,3 +222,22 @@ def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: s
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+
+
+# the GGUF says neither Gemma's query scale nor the places of windows and of layers without rotation
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3": {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "sliding_window_pattern": 6},
+    "phi3": {"hidden_size": 64},
+    "olmo2": {},
+    "granite": {},
+    "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
+}
+
+
+def checkpoint(architecture: str, folder: Path, **more: Any) -> Path:
+    family = {"gemma3": "gemma3_text"}.get(architecture, architecture)
+    return make_checkpoint(family, folder, **{**OVERRIDES[architecture], **more})

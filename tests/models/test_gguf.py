@@ -38,27 +38,9 @@ from foredraft.models.gguf.stored import unrotate
 from foredraft.models.spec import read_spec
 from foredraft.models.weights.floats import to_bf16
 from foredraft.system import files as store
-from tests.models.checkpoints import make_checkpoint
-from tests.models.gguf_files import letters, model_file, permuted
+from tests.models.gguf_files import OVERRIDES, checkpoint, letters, model_file, permuted
 
-# the GGUF says neither Gemma's query scale nor the places of windows and of layers without rotation
-OVERRIDES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "qwen2": {},
-    "qwen3": {},
-    "gemma2": {"query_pre_attn_scalar": 16},
-    "gemma3": {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "sliding_window_pattern": 6},
-    "phi3": {"hidden_size": 64},
-    "olmo2": {},
-    "granite": {},
-    "smollm3": {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]},
-}
 TRANSFORMERS_READS = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
-
-
-def checkpoint(architecture: str, folder: Path, **more: Any) -> Path:
-    family = {"gemma3": "gemma3_text"}.get(architecture, architecture)
-    return make_checkpoint(family, folder, **{**OVERRIDES[architecture], **more})
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,8 @@ from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.weights.base import held_weights
 from foredraft.models.weights.floats import to_bf16
-from tests.models.gguf_files import model_file
+from tests.models.gguf_files import checkpoint, model_file
 from tests.models.quantised_files import BLOCKS, quantised, quantised_file, random_blocks
-from tests.models.test_gguf import checkpoint
 
 ARCHITECTURES = {
     "llama": {},

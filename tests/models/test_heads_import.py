@@ -32,11 +32,11 @@ from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from tests.models.checkpoints import make_checkpoint
+from tests.models.decoders import TEXT, open_decoder
 from tests.models.foreign_heads import Tensors, add_mtp, make_eagle3, read, write
 from tests.models.heads import make_heads
-from tests.models.test_heads import answers
-from tests.models.test_torch_decoder import TEXT, open_decoder
-from tests.native.test_forward import open_native, spec_of
+from tests.models.heads_by_hand import answers
+from tests.native.models import open_native, spec_of
 from tests.tiny import make_chat_model
 
 ROWS, DRAFTED = 21, (5, 90, 11)
@@ -570,14 +570,20 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return add_mtp(make_chat_model(tmp_path_factory.mktemp("talker") / "m", num_hidden_layers=8))
 
 
-@pytest.mark.parametrize("machine", [{}, {"dtype": "f64", "native_tier": "off"}], ids=["native bf16", "torch f64"])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param({}, id="native bf16"),
+        pytest.param({"dtype": "f64", "native_tier": "off"}, id="torch f64", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", ["mtp", "eagle3"])
 def test_the_text_is_the_targets(talker: Path, tmp_path: Path, kind: str, machine: dict[str, Any]) -> None:
     drafter = "heads" if kind == "mtp" else f"heads:{make_eagle3(tmp_path / 'eagle', talker, draft=200)}"
     lm = foredraft.load(talker, drafter="none", threads=1, cache=tmp_path, **machine)
     prompts = ["abab abab ab", "x", "a longer prompt, so that the batch is ragged"]
     for options in ({}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.2, "seed": 1, "repetition_penalty": 1.2}):
-        asked: dict[str, Any] = {"max_tokens": 20, **options}
+        asked: dict[str, Any] = {"max_tokens": 12 if machine else 20, **options}
         for prompt in [*prompts, prompts]:
             plain, drafted = lm.generate(prompt, **asked), lm.generate(prompt, drafter=drafter, draft_tokens=3, **asked)
             for ours, theirs in zip(*([r] if isinstance(prompt, str) else r for r in (drafted, plain)), strict=True):

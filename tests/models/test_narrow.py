@@ -13,8 +13,8 @@ from foredraft.models.model import Rows
 from foredraft.models.views.narrow import FILE, NarrowModel, describe_vocabulary, narrow_vocabulary
 from foredraft.runtime.host import Machine, load_host
 from tests.models.checkpoints import make_checkpoint
-from tests.models.test_torch_decoder import TEXT, TREE, open_decoder
-from tests.native.test_forward import open_native
+from tests.models.decoders import TEXT, TREE, open_decoder
+from tests.native.models import open_native
 from tests.tiny import make_chat_model
 
 IDS = (0, 3, 17, 18, 64, 96)

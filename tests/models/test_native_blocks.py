@@ -28,10 +28,9 @@ from foredraft.models.torch_decoder.decoder import TorchDecoder
 from foredraft.native.library import tiers
 from foredraft.native.structs import BLOCKS
 from foredraft.system.sizes import size_of
-from tests.models.gguf_files import model_file
+from tests.models.decoders import chain
+from tests.models.gguf_files import checkpoint, model_file
 from tests.models.quantised_files import quantised, quantised_file
-from tests.models.test_gguf import checkpoint
-from tests.models.test_torch_decoder import chain
 
 TEXT = tuple(int(t) for t in np.random.default_rng(5).integers(0, 100, 40))
 MIXED: Mapping[str, Kind] = dict(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from inspect import signature
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from .table import MUTANTS, PAGE, Mutant, page
+
+pytestmark = pytest.mark.slow
 
 PACKAGES = ("foredraft.core", "foredraft.engine", "tests.core")
 
@@ -98,11 +101,63 @@ def test_is_killed(mutant: Mutant) -> None:
 
 
 CHECKS = {f"{m.check}{m.arguments}": m for m in MUTANTS}
+# one of each module, cheap: that a check fails by a fault, not by being among fresh modules
+FRESH = [
+    "test_enumeration.test_chain(1, False, 'ratio')",
+    "test_equality.test_greedy_text_is_plain_text('perfect',)",
+    "test_failure.test_it_fails_alone('nan', 0, False, True)",
+    "test_law.test_over_what_another_law_lists()",
+    "test_noise.test_no_number_is_used_twice()",
+    "test_race.test_siblings_are_the_tokens_whose_clocks_ring_first()",
+    "test_round.test_tally()",
+    "test_sampling.test_a_law_is_worked_out_when_asked_for_and_then_remembered()",
+    "test_statistics.test_sampled_text_has_the_target_law('temperature',)",
+]
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_check_passes_without_the_fault(check: str) -> None:
+def function_of(check: str) -> Callable[..., None]:
+    module, _, function = check.partition(".")
+    test: Callable[..., None] = getattr(importlib.import_module(f"tests.core.{module}"), function)
+    return test
+
+
+def ordinary(test: Callable[..., None]) -> list[tuple[Any, ...]]:
+    """Return the arguments that the suite runs a test with, each in the order of the test's parameters."""
+    cases: list[dict[str, Any]] = [{}]
+    for mark in getattr(test, "pytestmark", []):
+        assert mark.name in ("parametrize", "slow"), f"does the suite run {test.__name__} in spite of {mark.name}?"
+        if mark.name == "parametrize":
+            names = mark.args[0].split(", ") if isinstance(mark.args[0], str) else list(mark.args[0])
+            rows = [list(row) if len(names) > 1 else [row] for row in mark.args[1]]
+            cases = [{**case, **dict(zip(names, row, strict=True))} for row in rows for case in cases]
+    return [tuple(case[name] for name in signature(test).parameters if name in case) for case in cases]
+
+
+def test_every_check_passes_without_the_fault() -> None:
+    """Most are tests of the suite with just these arguments, and pass there; the others are run here."""
+    own = [check for check, m in CHECKS.items() if m.arguments in ordinary(function_of(m.check))]
+    assert len(own) > len(CHECKS) / 2
+    for check in CHECKS.keys() - own:
+        run(CHECKS[check].check, CHECKS[check].arguments, None)
+
+
+@pytest.mark.parametrize("check", FRESH)
+def test_a_check_passes_among_fresh_modules(check: str) -> None:
     run(CHECKS[check].check, CHECKS[check].arguments, None)
+
+
+def test_fresh_modules_are_tried_of_every_module() -> None:
+    assert {check.partition(".")[0] for check in FRESH} == {mutant.check.partition(".")[0] for mutant in MUTANTS}
+
+
+def test_what_the_suite_runs_a_test_with() -> None:
+    def check(a: int, b: str, c: int) -> None: ...
+
+    assert ordinary(check) == [()]
+    marked = pytest.mark.parametrize("c", [5])(pytest.mark.parametrize(("b", "a"), [("x", 1), ("y", 2)])(check))
+    assert ordinary(marked) == [(1, "x", 5), (2, "y", 5)]
+    with pytest.raises(AssertionError, match="skip"):
+        ordinary(pytest.mark.skip()(marked))
 
 
 def test_the_page_lists_them_all() -> None:

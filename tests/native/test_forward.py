@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +19,11 @@ from foredraft.models.model import Rows
 from foredraft.models.native import packing as native_weights
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.packing import FILE, HEADER, aligned, digest, layout
-from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from foredraft.native import library as native_library
 from tests.models.checkpoints import make_checkpoint
-from tests.models.test_torch_decoder import CASES, TEXT, TREE, broken, chain
+from tests.models.decoders import CASES, TEXT, TREE, broken, chain
+from tests.native.models import close, open_native, spec_of
 
 SMALL: Mapping[str, Any] = {"hidden_size": 52, "intermediate_size": 76, "vocab_size": 101, "num_key_value_heads": 2}
 ODD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -45,21 +44,8 @@ TIERS = tuple(
 )
 
 
-def spec_of(folder: Path) -> Any:
-    return read_spec(json.loads((folder / "config.json").read_text()))
-
-
-def open_native(folder: Path, dtype: str = "f32", **options: Any) -> NativeModel:
-    return NativeModel(spec_of(folder), open_weights(folder), dtype, **options)
-
-
 def open_torch(folder: Path, dtype: str = "f32") -> TorchDecoder:
     return TorchDecoder(spec_of(folder), open_weights(folder), dtype=dtype)
-
-
-def close(ours: Any, theirs: Any) -> None:
-    theirs = np.asarray(theirs)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(theirs).max(initial=0))))
 
 
 def scored_alike(ours: Any, theirs: Any) -> None:

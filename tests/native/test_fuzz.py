@@ -23,6 +23,8 @@ from foredraft.models.spec import read_spec
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from tests.models.checkpoints import FAMILIES, make_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TIERS = tuple(native_facts()["tiers"])
 
 

@@ -9,20 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import foredraft
+from tests.native.library import LIBRARY, SOURCES, Array, aligned, at, probed
 
-NATIVE = Path(foredraft.__file__).parent / "native"
-LIBRARY = NATIVE / f"libforedraft{ {'win32': '.dll', 'darwin': '.dylib'}.get(sys.platform, '.so') }"
 TIERS = ("amx", "avx512", "avx512-vnni", "avx-vnni", "avx2", "portable")
 OWN = ("amx", "avx512", "avx2", "portable")  # the others differ by their products with coded weights alone
 WORDS = 16  # columns of a block
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _pointer, _size, _float, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float, ctypes.c_int
 _offset = ctypes.c_ssize_t
 _matmul = ctypes.CFUNCTYPE(None, _pointer, _size, _size, _pointer, _size, _int, _pointer, _size, _offset)
@@ -45,18 +41,6 @@ class Kernels(ctypes.Structure):
     )
 
 
-def at(array: Array) -> int:
-    return int(array.ctypes.data)
-
-
-def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros that start on a cache line, as those of the pass do."""
-    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(count + 64, np.uint8)
-    start = -at(raw) % 64
-    return raw[start : start + count].view(dtype).reshape(shape)
-
-
 def to_bf16(values: Array) -> Array:
     """Round to nearest even, in another way than the kernels."""
     bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
@@ -67,12 +51,6 @@ def to_bf16(values: Array) -> Array:
 
 def from_bf16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def probed(tier: str) -> int:
-    """What fd_probe_tier returns in a child process, which a refused instruction may kill."""
-    code = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).fd_probe_tier(sys.argv[2].encode()) + 10)"
-    return subprocess.run([sys.executable, "-c", code, str(LIBRARY), tier], check=False).returncode - 10
 
 
 def kernels_of(library: Path, tier: str) -> Kernels | None:
@@ -89,7 +67,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not compiler or sys.platform == "win32":
         pytest.skip("no C++ compiler")
     here, target = Path(__file__).parent, tmp_path_factory.mktemp("amx") / "emulated.so"
-    sources = [str(here / "amx_emulated.cpp"), str(here.parent.parent / "foredraft" / "native" / "tier_portable.cpp")]
+    sources = [str(here / "amx_emulated.cpp"), str(SOURCES / "tier_portable.cpp")]
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", f"-I{here}"]
     subprocess.run([*compiler.split(), *flags, *sources, "-o", str(target)], check=True)
     return target

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .library import LIBRARY, SOURCES, aligned, at, probed
 from .quantised_blocks import (
     CELL,
     KINDS,
@@ -30,7 +31,6 @@ from .quantised_blocks import (
     take_apart,
     values_of,
 )
-from .test_kernels import LIBRARY, aligned, at, probed
 
 FUSED = ("amx", "avx512-vnni", "avx-vnni", "avx2")
 TIERS = (*FUSED, "portable")
@@ -88,14 +88,15 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
         if base == "avx512" and found_in("avx512-vnni") is None:
             continue
         target = tmp_path_factory.mktemp("amx") / f"{base}.so"
-        native = here.parent.parent / "foredraft" / "native"  # an installed package holds no sources
-        sources = [str(here / "amx_quantised_emulated.cpp"), str(native / f"quantised_{base}.cpp")]
+        sources = [str(here / "amx_quantised_emulated.cpp"), str(SOURCES / f"quantised_{base}.cpp")]
         subprocess.run([*compiler.split(), *flags, *more, *sources, "-o", str(target)], check=True)
         built[name] = target
     return built
 
 
-@pytest.fixture(scope="module", params=[*TIERS, *EMULATED])
+@pytest.fixture(
+    scope="module", params=[*TIERS, *(pytest.param(name, marks=pytest.mark.slow, id=name) for name in EMULATED)]
+)
 def tier(request: pytest.FixtureRequest) -> Tier:
     name = request.param
     if name in EMULATED:

@@ -87,6 +87,7 @@ def test_laws_of_every_size(size: int, params: SamplingParams) -> None:
 values = st.one_of(st.integers(-40, 5).map(float), st.just(-math.inf), st.floats(-60, 5, width=32))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     row=arrays(np.float64, st.integers(1, 300), elements=values).filter(lambda r: math.isfinite(r.max())),

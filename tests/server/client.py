@@ -128,3 +128,6 @@ class Client:
 
 def _names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+Serve = Callable[..., Client]

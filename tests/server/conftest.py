@@ -10,7 +10,7 @@ import pytest
 
 import foredraft
 from foredraft import LanguageModel
-from tests.server.client import Client
+from tests.server.client import Client, Serve
 from tests.tiny import make_chat_model
 
 
@@ -36,9 +36,6 @@ def load(tiny: Path, cache: Path) -> Callable[..., LanguageModel]:
 def alone(load: Callable[..., LanguageModel]) -> LanguageModel:
     """The model as the library has it."""
     return load()
-
-
-Serve = Callable[..., Client]
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from foredraft import Draft, LanguageModel
-from tests.server.client import Client, Reply, call
-from tests.server.conftest import Serve
+from tests.server.client import Client, Reply, Serve, call
 from tests.server.faulty import Faulty
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
@@ -321,6 +320,7 @@ def test_our_own_mistakes_are_a_500_and_the_next_request_works(
     assert client.get("/stats").status == 200
 
 
+@pytest.mark.slow
 def test_random_disconnects_leave_nothing_behind(open_server: Serve) -> None:
     """A short soak; benchmarks/serving.py has the long one."""
     import random

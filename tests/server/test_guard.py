@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from foredraft import LanguageModel
-from tests.server.client import Client, call
-from tests.server.conftest import Serve
+from tests.server.client import Client, Serve, call
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.server.app import create_app

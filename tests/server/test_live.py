@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,70 +19,17 @@ import pytest
 
 from foredraft import LanguageModel
 from foredraft.errors import OptionError
-from tests.server.conftest import Serve
+from tests.server.client import Serve
 
 pytest.importorskip("uvicorn", reason="the server needs the serve extra")
 from foredraft.server.limits import Limits
-from foredraft.server.run import Server, _config, _End, listen
-from foredraft.server.state import Desk
+from foredraft.server.run import listen
+from tests.server.live import Live, request
+
+pytestmark = pytest.mark.slow
 
 PROMPT = "abc abd"
 LIMITS = Limits(headers=4096, headers_s=0.4, body_s=0.4, write_s=0.4, body=1 << 20)
-
-
-class Live:
-    """A server on a thread of its own."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.listener = listen("127.0.0.1", 0)
-        self.port: int = self.listener.getsockname()[1]
-        self.desk = desk
-        self.server = Server(_config(desk), desk, 1.0, _End(), lambda _: None)
-        self._thread = threading.Thread(target=self.server.run, args=([self.listener],))
-
-    def __enter__(self) -> Live:
-        self._thread.start()
-        while not self.server.started:
-            time.sleep(0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    def send(self, *parts: bytes, pause: float = 0.0) -> bytes:
-        """Send raw bytes, and return all that comes until the server closes."""
-        with closing(socket.create_connection(("127.0.0.1", self.port), timeout=20)) as connection:
-            for part in parts:
-                try:
-                    connection.sendall(part)
-                except OSError:
-                    break
-                time.sleep(pause)
-            found = b""
-            while True:
-                try:
-                    part = connection.recv(65536)
-                except ConnectionResetError:
-                    return found
-                if not part:
-                    return found
-                found += part
-
-    def ask(self, path: str, body: Any) -> bytes:
-        """Post a body, and return the answer."""
-        return self.send(request(path, json.dumps(body).encode()))
-
-
-def request(path: str, body: bytes, *more: str) -> bytes:
-    lines = [
-        f"POST {path} HTTP/1.1",
-        "Host: localhost",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    ]
-    return "\r\n".join([*lines, "Connection: close", *more, "", ""]).encode() + body
 
 
 def error(reply: bytes) -> tuple[int, dict[str, Any]]:
@@ -264,7 +210,7 @@ class Process:
 
     def __init__(self, tiny: Path, cache: Path, *options: str) -> None:
         words = [sys.executable, "-m", "foredraft", "serve", str(tiny), "--port", "0", "--json", "--offline", *options]
-        words += ["--dtype", "f64", "--threads", "1", "--drafter", "tests.server.faulty:Slow", "--draft-tokens", "1"]
+        words += ["--dtype", "f32", "--threads", "1", "--drafter", "tests.server.faulty:Slow", "--draft-tokens", "1"]
         root = str(Path(__file__).parent.parent.parent)
         environment = {**os.environ, "FOREDRAFT_CACHE": str(cache), "PYTHONPATH": os.pathsep.join([*sys.path, root])}
         pipe = subprocess.PIPE

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.client import Client
-from tests.server.conftest import Serve
+from tests.server.client import Client, Serve
 
 pytest.importorskip("prometheus_client", reason="the server needs the serve extra")
 from prometheus_client import REGISTRY

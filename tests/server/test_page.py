@@ -14,14 +14,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import foredraft
 from foredraft import LanguageModel
 from tests.server.browser import Browser, find
-from tests.server.conftest import Serve
+from tests.server.client import Serve
 from tests.server.faulty import Faulty
 from tests.tiny import SPECIAL, make_chat_model
 
 pytest.importorskip("uvicorn", reason="the server needs the serve extra")
 from foredraft.server.keys import Keys
 from foredraft.server.state import Desk
-from tests.server.test_live import Live
+from tests.server.live import Live
 
 if find() is None:
     pytest.skip("there is no browser of the Chromium kind", allow_module_level=True)

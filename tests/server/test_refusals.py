@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.client import Client
-from tests.server.conftest import Serve
+from tests.server.client import Client, Serve
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.server.limits import Limits

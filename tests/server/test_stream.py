@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from foredraft import LanguageModel
-from tests.server.client import Client
-from tests.server.conftest import Serve
+from tests.server.client import Client, Serve
 
 PROMPT = "abc abd"
 HOT = {"temperature": 1.3, "seed": 5}

@@ -28,6 +28,8 @@ from foredraft.training.lock import held
 from tests.tiny import make_chat_model
 from tests.training.making import FEW, host_of
 
+pytestmark = pytest.mark.slow
+
 NAMED = {"tokens": 1000, "longest": 8, "epochs": 1.0, "vocabulary": 64}
 PROMPTS = [[65 + i, 66, 67] for i in range(60)]
 

@@ -21,10 +21,10 @@ from foredraft.training.heads.draft_module import Student, chosen_layers, studen
 from foredraft.training.heads.making import tensors_of
 from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads
 from tests.models.checkpoints import make_checkpoint
+from tests.models.decoders import open_decoder
 from tests.models.heads import spec_of_heads
-from tests.models.test_heads import Equations
-from tests.models.test_torch_decoder import open_decoder
-from tests.native.test_forward import spec_of
+from tests.models.heads_by_hand import Equations
+from tests.native.models import spec_of
 
 LENGTH, STEPS = 9, 4
 TAPS = (0, 1, 2)

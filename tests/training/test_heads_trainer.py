@@ -21,6 +21,8 @@ from foredraft.training.heads.state import begun_vocabulary
 from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan, begin
 from tests.training.making import TAPS, H, V, ends_of, example, shape_of, texts_of
 
+pytestmark = pytest.mark.slow
+
 IDS = np.arange(V, dtype=np.int32)
 MODULES: dict[str, Any] = {
     "recurrent": lambda: RecurrentHeads(shape_of()),

@@ -30,7 +30,7 @@ from foredraft.training.layers.trial import _interval, best_trial, drafter_of, m
 from foredraft.training.layers.windows import WIDTH, Runs, Windows
 from tests.core.toys import Table
 from tests.measure.toys import TableModel
-from tests.models.test_torch_decoder import broken
+from tests.models.decoders import broken
 from tests.tiny import make_chat_model
 
 FAINT = (2, 3, 5, 8, 9)  # of ten sub-layers

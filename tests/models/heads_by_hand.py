@@ -9,8 +9,8 @@ import numpy as np
 
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import read_heads
+from foredraft.models.heads.layer import head_rows
 from foredraft.models.heads.modules import RecurrentHeads
-from foredraft.models.heads.open import head_rows
 from foredraft.models.layout import decoder_prefix
 from foredraft.models.weights.floats import widened
 from tests.native.models import spec_of

@@ -20,7 +20,7 @@ from foredraft.models.gguf import weights as gguf_weights
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.link import LINK, read_link
 from foredraft.models.gguf.weights import GgufWeights, open_gguf
-from foredraft.models.heads.open import head_rows
+from foredraft.models.heads.layer import head_rows
 from foredraft.models.identity import weights_digest
 from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec

@@ -20,9 +20,10 @@ from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads import file as heads_file_module
 from foredraft.models.heads import modules as heads_module
 from foredraft.models.heads.file import find_heads, heads_file, read_heads, write_heads
+from foredraft.models.heads.layer import block_spec, block_weights, head_rows
 from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.native import NativeHeads
-from foredraft.models.heads.open import block_spec, block_weights, head_rows, open_heads
+from foredraft.models.heads.open import open_heads
 from foredraft.models.identity import weights_digest
 from foredraft.models.model import Rows
 from foredraft.models.native.model import NativeModel

@@ -21,7 +21,7 @@ from foredraft.drafters.heads import HeadsDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import DamagedHeads, DrafterError, VocabularyMismatch, WeightsError
 from foredraft.models.checkpoint import open_weights
-from foredraft.models.heads import open as heads_module
+from foredraft.models.heads import attach as heads_module
 from foredraft.models.heads.file import heads_file
 from foredraft.models.heads.modules import EagleHeads, RecurrentHeads
 from foredraft.models.heads.native import NativeHeads

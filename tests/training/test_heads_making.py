@@ -22,7 +22,8 @@ from foredraft.runtime.host import Host
 from foredraft.training.data.plans import DraftPlan, HeadsPlan, settle_plan
 from foredraft.training.heads.draft import DraftMaker
 from foredraft.training.heads.making import HeadsMaker
-from foredraft.training.heads.work import Made, default_taps
+from foredraft.training.heads.target import default_taps
+from foredraft.training.heads.work import Made
 from foredraft.training.interrupt import deferred
 from foredraft.training.lock import held
 from tests.tiny import make_chat_model

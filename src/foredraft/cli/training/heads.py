@@ -55,7 +55,7 @@ def _make(
     from foredraft.system.machine import cores
     from foredraft.training.heads.draft import DraftMaker
     from foredraft.training.heads.making import HeadsMaker
-    from foredraft.training.heads.work import target_of
+    from foredraft.training.heads.target import target_of
 
     set_threads(args.threads or cores())
     digest = target_of(host)[2]

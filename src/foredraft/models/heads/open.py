@@ -9,26 +9,22 @@ in the place of f (EAGLE-3, arXiv 2503.01840; the order of the halves is DeepSee
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from numpy.typing import NDArray
-
 from foredraft.errors import DrafterError, NoHeads, WeightsError
 from foredraft.models.folder import ModelFolder
+from foredraft.models.heads.attach import attach
 from foredraft.models.heads.eagle import is_eagle, read_eagle3
 from foredraft.models.heads.file import (
-    EMBEDDING,
-    HEAD,
-    HeadsSpec,
     check_target,
     find_heads,
     heads_file,
     packaged_heads,
     read_heads,
 )
-from foredraft.models.heads.modules import EagleHeads, MedusaHeads, RecurrentHeads
+from foredraft.models.heads.layer import block_spec, block_weights, head_rows
+from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.mtp import (
     CONFIG,
     LAYER,
@@ -40,11 +36,8 @@ from foredraft.models.heads.mtp import (
     read_mtp_folder,
 )
 from foredraft.models.identity import weights_digest
-from foredraft.models.layout import PREFIX, output_head
 from foredraft.models.model import Model
-from foredraft.models.runner import INSTALL, torch_installed
 from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights, held_weights
 from foredraft.models.weights.floats import widened
 
 
@@ -67,11 +60,11 @@ def open_heads(
     if which and (Path(which) / CONFIG).is_file():
         config = read_config(Path(which))
         if is_eagle(config):
-            return _opened(read_eagle3(Path(which), config, own, theirs, name, digest), model)
-        return _opened(read_mtp_folder(Path(which), config, own, name, digest), model)
+            return attach(read_eagle3(Path(which), config, own, theirs, name, digest), model)
+        return attach(read_mtp_folder(Path(which), config, own, name, digest), model)
     kept = heads_file(cache, digest)
     if not (which or kept.is_file() or packaged_heads(digest)) and (module := read_mtp(theirs, own, name, digest)):
-        return _opened(module, model)
+        return attach(module, model)
     path = find_heads(which, cache, digest, name)
     try:
         spec, weights = read_heads(path)
@@ -83,71 +76,4 @@ def open_heads(
     head, dtype = head_rows(weights, theirs, own)
     if not spec.recurrent:
         return MedusaHeads(spec, weights, own, widened(head, dtype))
-    return _opened(Found(spec, weights, block_spec(spec, own, len(head)), block_weights(weights, head), LAYER), model)
-
-
-def _opened(found: Found, model: Model) -> RecurrentHeads:
-    """Return heads that run beside a model. Raises WeightsError for a layer whose tensors are not its family's."""
-    try:
-        heads = _run_by(found, cast("Any", model))
-    except WeightsError as fault:  # it was told our names of the layer's tensors
-        raise WeightsError(str(fault).replace(LAYER, found.layer)) from fault
-    heads.said = "; ".join(said for said in (found.said, heads.said) if said) or None
-    return heads
-
-
-def _run_by(found: Found, model: Any) -> RecurrentHeads:
-    from foredraft.models.native.model import NativeModel
-
-    spec, weights, block, tensors = found.spec, found.weights, found.block, found.tensors
-    native = isinstance(model, NativeModel)
-    if native and not found.wide:
-        beside = NativeModel(block, tensors, "rounded" if model.dtype == "file" else model.dtype, beside=model)
-        if "enter.embedding" in weights:  # the library's chain reads the target's
-            return RecurrentHeads(spec, weights, model, beside)
-        from foredraft.models.heads.native import NativeHeads
-
-        return NativeHeads(spec, weights, model, beside)
-    if native and not torch_installed():
-        raise DrafterError(f"EAGLE-3 heads run in torch alone, which is not here: {INSTALL}")
-    from foredraft.models.torch_decoder.decoder import DTYPES, TorchDecoder
-
-    device = "cpu" if native else str(model.device)
-    kind = _beside(model) if native else next(kind for kind, dtype in DTYPES.items() if dtype is model.dtype)
-    if not found.wide:
-        return RecurrentHeads(spec, weights, model, TorchDecoder(block, tensors, device, kind))
-    from foredraft.models.torch_decoder.eagle import EagleDecoder
-
-    eagle = EagleHeads(spec, weights, model, EagleDecoder(block, tensors, device, kind, found.normed_residual))
-    if native:
-        from foredraft.models.torch_decoder import runtime as torch_runtime
-
-        torch_runtime.set_threads(model.threads)
-        eagle.said = "EAGLE-3 heads run in torch, which is slower than the native pass beside them"
-    return eagle
-
-
-def _beside(model: Any) -> str:
-    """Return the type of a block beside a native model: bf16 where the model runs the blocks of a file."""
-    return "bf16" if model.dtype == "file" else str(model.dtype)
-
-
-def head_rows(weights: Weights, target: Weights, spec: DecoderSpec) -> tuple[NDArray[Any], str]:
-    """Return the output head's rows [Vd, H] of the heads' vocabulary, and their type: their own, or the target's."""
-    if HEAD in weights:
-        return weights.raw(HEAD), weights.dtype(HEAD)
-    name = output_head(target, spec)
-    return target.rows(name, weights.raw("vocabulary")), target.dtype(name)
-
-
-def block_spec(spec: HeadsSpec, target: DecoderSpec, tokens: int) -> DecoderSpec:
-    """Return the block as a decoder of one layer with so many tokens, whose logits are scaled as the target's are."""
-    return replace(
-        spec.block(tokens), context=target.context, logits_cap=target.logits_cap, logits_divisor=target.logits_divisor
-    )
-
-
-def block_weights(weights: Weights, head: NDArray[Any]) -> Weights:
-    """Return the tensors of ``block_spec``. Its embedding is never read, so the head's rows stand for both."""
-    tensors = {name: weights.raw(name) for name in weights.names() if name.startswith(PREFIX)}
-    return held_weights(weights.folder, {EMBEDDING: head, **tensors})
+    return attach(Found(spec, weights, block_spec(spec, own, len(head)), block_weights(weights, head), LAYER), model)

@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, OptionError
-from foredraft.models.checkpoint import open_weights
 from foredraft.models.folder import ModelFolder
-from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.model import Rows, wanted_rows
-from foredraft.models.native.blocks import Blocks, blocks_of
+from foredraft.models.native.coding import coding_of
 from foredraft.models.native.packing import packed_weights
-from foredraft.models.native.rounded import rounded
 from foredraft.models.native.spec import native_spec
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
@@ -64,7 +61,7 @@ class NativeModel:
     def __init__(
         self,
         spec: DecoderSpec,
-        weights: Weights | Path,
+        weights: Weights | ModelFolder | Path,
         dtype: str = "bf16",
         *,
         identity: str = "",
@@ -87,8 +84,8 @@ class NativeModel:
             raise OptionError(f"threads must be from 1 to 1024, not {threads}")
         self.tier: str
         self.tier, refused = choose_tier(beside.tier if beside is not None else tier)
-        weights = weights if isinstance(weights, Weights) else open_weights(weights)
-        blocks = _blocks(spec, weights, dtype)  # not kept: it may hold a file's mapping
+        weights = weights if isinstance(weights, Weights) else ModelFolder.of(weights).weights
+        blocks = coding_of(spec, weights, dtype)  # not kept: it may hold a file's mapping
         self._read_bytes = None if blocks is None else blocks.read_bytes
         kinds = None if blocks is None else blocks.kinds
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
@@ -215,15 +212,6 @@ def _close(lib: Any, model: ctypes.c_void_p, packed: Any) -> None:
     """End a model's threads; ``packed`` is held until then, because the model reads it."""
     lib.fd_close(model)
     del packed
-
-
-def _blocks(spec: DecoderSpec, weights: Weights, dtype: str) -> Blocks | None:
-    """Raises OptionError for weights that come from no GGUF."""
-    if dtype != "file":
-        return rounded(spec, weights) if dtype == "rounded" else None
-    if not isinstance(weights, GgufWeights):
-        raise OptionError(f"dtype file runs the blocks of a GGUF file, and {weights.folder} holds none")
-    return blocks_of(spec, weights)
 
 
 def _embedding_scale(spec: DecoderSpec, dtype: str) -> float:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from foredraft.errors import OptionError, StorageError
 from foredraft.models.heads.file import KINDS
@@ -94,3 +94,11 @@ def settle_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
 def keep_plan(path: Path, plan: Plan) -> None:
     """Write a plan for ``settle_plan``. Raises StorageError."""
     write_whole(path, json.dumps({f.name: asdict(plan)[f.name] for f in fields(plan)}, indent=1))
+
+
+class Tell(Protocol):
+    """Told how far a part of the work is, and what there is to say of it."""
+
+    def __call__(self, done: int, total: int, label: str, note: str = "") -> None:
+        """Draw it, or do nothing."""
+        ...

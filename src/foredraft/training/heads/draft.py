@@ -22,12 +22,11 @@ from foredraft.models.weights.floats import narrowed as to_bf16
 from foredraft.models.weights.write import write_tensors
 from foredraft.runtime.host import Host
 from foredraft.system.files import building, refused
-from foredraft.training.data.plans import DraftPlan, keep_plan, settle_plan
+from foredraft.training.data.plans import DraftPlan, Tell, keep_plan, settle_plan
 from foredraft.training.data.shards import narrowed
 from foredraft.training.heads.draft_module import Student, chosen_layers, student_shape, taught
 from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan
 from foredraft.training.heads.work import Made, Work
-from foredraft.training.layers.finding import Tell
 from foredraft.training.lock import held
 
 _WORDS: Final = ("tokenizer*.json", "special_tokens_map.json", "generation_config.json", "chat_template.*")

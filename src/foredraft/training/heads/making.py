@@ -14,12 +14,11 @@ from foredraft.models.heads.file import FILE, LAST_NORM, HeadsSpec, write_heads
 from foredraft.models.layout import PREFIX, layer_prefix
 from foredraft.models.rope import Rope
 from foredraft.runtime.host import Host
-from foredraft.training.data.plans import HeadsPlan, keep_plan, settle_plan
+from foredraft.training.data.plans import HeadsPlan, Tell, keep_plan, settle_plan
 from foredraft.training.data.shards import Example, narrowed
 from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads
 from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan, begin
 from foredraft.training.heads.work import Made, Work
-from foredraft.training.layers.finding import Tell
 from foredraft.training.lock import held
 
 _STATE: Final = "training.safetensors"

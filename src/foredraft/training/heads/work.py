@@ -11,29 +11,22 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from foredraft._version import __version__
-from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
-from foredraft.models.identity import weights_digest
-from foredraft.models.layout import EMBEDDING, LAST_NORM, decoder_prefix, output_head
-from foredraft.models.spec import DecoderSpec
-from foredraft.models.weights.base import Weights
+from foredraft.errors import OptionError, PromptError, StorageError
 from foredraft.runtime.host import Host
 from foredraft.system.files import require_space, write_whole
 from foredraft.training.data.collect import Collector, CollectPlan
-from foredraft.training.data.plans import LEAST, Plan
+from foredraft.training.data.plans import LEAST, Plan, Tell
 from foredraft.training.data.recorder import TOP
 from foredraft.training.data.shards import Example, Shards, bytes_a_token
 from foredraft.training.heads.data import draft_vocabulary, held_out
 from foredraft.training.heads.judge import Judgement
-from foredraft.training.heads.loss import Ends
 from foredraft.training.heads.state import begun_vocabulary
+from foredraft.training.heads.target import TargetTensors
 from foredraft.training.heads.trainer import HeadsTrainer, every
 from foredraft.training.interrupt import deferred
-from foredraft.training.layers.finding import Tell
 
 _SAVE_S: Final = 120.0  # between two saves, and two judgements
 _PROMPT: Final = 80  # tokens of a prompt, about, where the target writes its own
@@ -54,20 +47,17 @@ class Made:
     complete: bool  # False: stopped before the plan was carried out
 
 
-class Work:
+class Work(TargetTensors):
     """The answers of one target in one folder, and trainings on them.
 
     Raises DrafterError for a model whose weights are not to be had from a folder, or whose layers cannot be tapped.
     """
 
     def __init__(self, host: Host, folder: Path, plan: Plan, tell: Tell) -> None:
-        self.host = host
+        super().__init__(host)
         self.folder = folder
         self.plan = plan
         self.tell = tell
-        self.spec, self.weights, self.digest = target_of(host)
-        self.prefix = decoder_prefix(self.weights.names())
-        self.taps = default_taps(self.spec.layers)
         self.taken = 0  # tokens of answers that are taken as they are
         self.collected_s = 0.0
         key = json.dumps([self.digest, self.taps, host.dtype])
@@ -140,28 +130,6 @@ class Work:
             return begun
         return draft_vocabulary(texts, self.spec.vocabulary, min(self.plan.vocabulary, self.spec.vocabulary))
 
-    def ends(self, ids: NDArray[np.int32]) -> Ends:
-        """Return the target's embedding and its head's rows of ``ids``."""
-        embedding = self.tensor(f"{self.prefix}{EMBEDDING}.weight").bfloat16()
-        head = (
-            self.tensor(output_head(self.weights, self.spec))[torch.from_numpy(ids.astype(np.int64))]
-            .bfloat16()
-            .contiguous()
-        )
-        spec = self.spec
-        return Ends(embedding, head, spec.embedding_scale, spec.logits_divisor, spec.logits_cap)
-
-    def last_norm(self) -> Tensor:
-        """Return the weights [H] of the target's last norm."""
-        return self.tensor(f"{self.prefix}{LAST_NORM}.weight").float() + (self.spec.norm == "unit")
-
-    def tensor(self, name: str) -> Tensor:
-        """Return a tensor of the target, in its own type."""
-        raw = np.array(self.weights.raw(name))
-        if self.weights.dtype(name) == "BF16":
-            return torch.from_numpy(raw.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(raw)
-
     def train(self, trainer: HeadsTrainer, state: Path) -> bool:
         """Train to the end of the plan, or to Ctrl-C, saving now and then; say whether it came to the end."""
         due, note = every(_SAVE_S), "first steps"
@@ -204,20 +172,6 @@ class Work:
         """Write all judgements for whoever wants to draw them. Raises StorageError."""
         document = {"collected_s": self.collected_s, "history": trainer.progress.history}
         write_whole(path, json.dumps(document, indent=1))
-
-
-def target_of(host: Host) -> tuple[DecoderSpec, Weights, str]:
-    """Return a target's spec, weights and digest. Raises DrafterError where it has none of its own."""
-    spec = getattr(host.target.model, "spec", None)
-    if host.folder is None or not isinstance(spec, DecoderSpec):
-        raise DrafterError(f"{host.name} runs through transformers' own module, for which nothing can be trained")
-    weights = host.folder.weights
-    return spec, weights, weights_digest(weights, spec)
-
-
-def default_taps(layers: int) -> tuple[int, ...]:
-    """Return a low, a middle and the last layer of so many."""
-    return tuple(sorted({max(0, layers // 3 - 1), max(0, 2 * layers // 3 - 1), layers - 1}))
 
 
 def words(judgement: Judgement) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.views.layer_choice import LayerChoice, write_choice
 from foredraft.models.views.sub_layers import layered
 from foredraft.runtime.host import Host
+from foredraft.training.data.plans import Tell
 from foredraft.training.layers.answers import Answer, greedy_answers, greedy_text
 from foredraft.training.layers.costs import Costs, measure_costs
 from foredraft.training.layers.search import Candidate, LayerSearch
@@ -25,14 +26,6 @@ TOKENS: Final = 96
 _LATE: Final = 1.2  # times the minutes, after which no further answer is measured
 _ANSWERING: Final = 0.15  # of the time, at most
 _SHARE: Final = 0.3  # of the time that the search has at least, however long the measuring will take
-
-
-class Tell(Protocol):
-    """Told how far a part of the work is, and what there is to say of it."""
-
-    def __call__(self, done: int, total: int, label: str, note: str = "") -> None:
-        """Draw it, or do nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

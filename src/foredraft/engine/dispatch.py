@@ -14,10 +14,9 @@ from typing import Final, Protocol
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner, Quote, Round
-from foredraft.core.round import checked
+from foredraft.core.round import check_unchanged, drafts_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.job import Job
-from foredraft.errors import DrafterError
 
 NOTHING: Final = Draft()
 _SECONDS: Final = 2.0  # that a draft may take before its drafter is dropped
@@ -146,13 +145,7 @@ class Drafting:
         finally:
             _restore(drafter.name, sequences, texts)
         seconds = self._clock() - began
-        if not isinstance(answer, list | tuple) or len(answer) != len(turns):
-            what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
-            raise DrafterError(f"{drafter.name}: propose gave {what} for {len(turns)} sequences")
-        limits = [turn.quote.limit for turn in turns]
-        drafts = [
-            checked(draft, drafter.name, limit, self._vocabulary) for draft, limit in zip(answer, limits, strict=True)
-        ]
+        drafts = drafts_of(answer, drafter.name, [turn.quote.limit for turn in turns], self._vocabulary)
         for turn, text in zip(turns, texts, strict=True):
             turn.part.seen = len(text)
             if seconds > _SECONDS + _READING * behind:  # these drafts stand, for they were drawn; there are no more
@@ -186,11 +179,12 @@ class Drafting:
 
 def _restore(name: str, sequences: Sequence[Text], texts: Sequence[list[int]]) -> None:
     """Undo what a drafter did to sequences, which it may only read. Raises DrafterError if it did something."""
-    changed = [(s, text) for s, text in zip(sequences, texts, strict=True) if len(s) != len(text)]
-    for sequence, text in changed:
-        sequence.tokens[:] = text
-    if changed:
-        raise DrafterError(f"{name}: propose changed a sequence, which it may only read")
+    try:
+        check_unchanged(name, sequences, [len(text) for text in texts])
+    finally:
+        for sequence, text in zip(sequences, texts, strict=True):
+            if len(sequence) != len(text):
+                sequence.tokens[:] = text
 
 
 class Pricing:

@@ -159,13 +159,13 @@ def test_a_drafter_that_writes_where_it_may_only_read() -> None:
 def test_a_trusted_drafter_is_asked_for_nothing_but_a_draft_each() -> None:
     odd = [Draft.chain([99, 98]), Draft(source="none")]
     assert drafts_of(tuple(odd), "ours", [1, 1], None) == odd  # neither cut nor named, and no token looked at
-    with pytest.raises(DrafterError, match="^ours: propose gave 2 drafts for 1 sequences$"):
+    with pytest.raises(DrafterError, match=r"^ours: propose gave 2 drafts for 1 sequences$"):
         drafts_of(odd, "ours", [1], None)
-    with pytest.raises(DrafterError, match="^propose gave a str for 1 sequences$"):
+    with pytest.raises(DrafterError, match=r"^propose gave a str for 1 sequences$"):
         drafts_of("ab", "ours", [1], None, lead="")
-    with pytest.raises(DrafterError, match="^propose gave a NoneType where a Draft belongs$"):
+    with pytest.raises(DrafterError, match=r"^propose gave a NoneType where a Draft belongs$"):
         drafts_of([Draft(), None], "ours", [1, 1], None, lead="")
-    with pytest.raises(DrafterError, match="^mine: propose gave a NoneType where a Draft belongs$"):
+    with pytest.raises(DrafterError, match=r"^mine: propose gave a NoneType where a Draft belongs$"):
         drafts_of([Draft(), None], "mine", [1, 1], 5, lead="")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
+from foredraft.core.capabilities import Sharing
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner, Quote, Round
@@ -55,8 +56,8 @@ class _Turn:
 class Drafting:
     """The drafters of a batch as one. ``faults`` counts, by drafter, for how many jobs it was dropped.
 
-    Jobs with one drafter are asked for together. A drafter may have ``shared``, the one that it wraps and that does the
-    guessing for several wrappers at once. ``check_taps`` raises for layers that cannot be tapped.
+    Jobs with one drafter are asked for together, those whose drafters are ``Sharing`` one too. ``check_taps`` raises
+    for layers that cannot be tapped.
     """
 
     name = "batch"
@@ -73,7 +74,7 @@ class Drafting:
 
     def add(self, job: Job, drafter: Drafter) -> None:
         """Say who drafts for a job, before its sequence begins."""
-        self._parts[job.sequence] = _Part(job, drafter, getattr(drafter, "shared", drafter))
+        self._parts[job.sequence] = _Part(job, drafter, drafter.shared if isinstance(drafter, Sharing) else drafter)
 
     def taps_of(self, sequence: Text) -> tuple[int, ...]:
         """Return the layers that the drafter of a sequence wants to see."""

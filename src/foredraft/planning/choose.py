@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
+from foredraft.core.capabilities import Instant
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
@@ -77,7 +78,7 @@ class Chooser:
         self.name = "+".join(d.name for d in self.drafters)
         self.taps: tuple[int, ...] = tuple(sorted({tap for d in self.drafters for tap in d.taps}))
         self.sources = tuple(Source(d.name) for d in self.drafters)
-        self._instant = tuple(bool(getattr(d, "free", False)) for d in self.drafters)
+        self._instant = tuple(isinstance(d, Instant) and d.free for d in self.drafters)
         self._clock = clock
         ours = (type(d).__module__.startswith(_OURS) for d in self.drafters)
         self._widths = tuple(None if trusted else vocabulary for trusted in ours)  # that drafts are checked against

@@ -15,6 +15,7 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, NoHeads, WeightsError
+from foredraft.models.capabilities import Layered, WithSpec
 from foredraft.models.folder import ModelFolder
 from foredraft.models.heads.eagle import is_eagle, read_eagle3
 from foredraft.models.heads.file import HeadsSpec, check_target, find_heads, heads_file, packaged_heads, read_heads
@@ -49,10 +50,10 @@ def open_heads(
     Raises DrafterError where there are none, or they are another target's; WeightsError for a file that is damaged, and
     DamagedHeads where that is what was trained here, and what comes next would serve.
     """
-    if folder is None or not hasattr(model, "run"):
+    if folder is None or not isinstance(model, Layered) or not isinstance(model, WithSpec):
         why = None if folder is None else foreign_module(ModelFolder.of(folder))
         raise NoHeads(why or "drafter heads is not available for a model that runs through transformers' own module")
-    own: DecoderSpec = cast("Any", model).spec
+    own = model.spec
     theirs = ModelFolder.of(folder).weights
     digest = weights_digest(theirs, own)
     if which and (Path(which) / CONFIG).is_file():

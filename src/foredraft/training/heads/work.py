@@ -17,6 +17,7 @@ from torch import Tensor
 
 from foredraft._version import __version__
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
+from foredraft.models.capabilities import WithSpec
 from foredraft.models.identity import weights_digest
 from foredraft.models.layout import decoder_prefix
 from foredraft.models.spec import DecoderSpec
@@ -208,8 +209,8 @@ class Work:
 
 def target_of(host: Host) -> tuple[DecoderSpec, Weights, str]:
     """Return a target's spec, weights and digest. Raises DrafterError where it has none of its own."""
-    spec = getattr(host.target.model, "spec", None)
-    if host.folder is None or not isinstance(spec, DecoderSpec):
+    spec = host.target.model.spec if isinstance(host.target.model, WithSpec) else None
+    if host.folder is None or spec is None:
         raise DrafterError(f"{host.name} runs through transformers' own module, for which nothing can be trained")
     weights = host.folder.weights
     return spec, weights, weights_digest(weights, spec)

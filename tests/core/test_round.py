@@ -10,7 +10,7 @@ import pytest
 from foredraft.core.draft import ROOT, Draft, Kept, Outcome
 from foredraft.core.law import Dense, Point, Sparse
 from foredraft.core.noise import Noise
-from foredraft.core.round import commit, propose, run_round
+from foredraft.core.round import commit, drafts_of, propose, run_round
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.tally import Tally
@@ -154,6 +154,19 @@ def test_a_drafter_that_writes_where_it_may_only_read() -> None:
 
     with pytest.raises(DrafterError, match="toy: propose changed a sequence"):
         propose([Text([1], 9)], ToyDrafter(scribble), [FixedQuote(1)], [Noise(0)], 5)
+
+
+def test_a_trusted_drafter_is_asked_for_nothing_but_a_draft_each() -> None:
+    odd = [Draft.chain([99, 98]), Draft(source="none")]
+    assert drafts_of(tuple(odd), "ours", [1, 1], None) == odd  # neither cut nor named, and no token looked at
+    with pytest.raises(DrafterError, match=r"^ours: propose gave 2 drafts for 1 sequences$"):
+        drafts_of(odd, "ours", [1], None)
+    with pytest.raises(DrafterError, match=r"^propose gave a str for 1 sequences$"):
+        drafts_of("ab", "ours", [1], None, lead="")
+    with pytest.raises(DrafterError, match=r"^propose gave a NoneType where a Draft belongs$"):
+        drafts_of([Draft(), None], "ours", [1, 1], None, lead="")
+    with pytest.raises(DrafterError, match=r"^mine: propose gave a NoneType where a Draft belongs$"):
+        drafts_of([Draft(), None], "mine", [1, 1], 5, lead="")
 
 
 def test_laws_that_fit_are_let_through() -> None:

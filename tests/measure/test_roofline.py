@@ -96,7 +96,8 @@ def test_weights_of_a_checkpoint(tmp_path: Path) -> None:
     heads = config["head_dim"] * (2 * config["num_attention_heads"] + 2 * config["num_key_value_heads"])
     layer = wide * heads + 3 * wide * mlp
     products = config["num_hidden_layers"] * layer + wide * config["vocab_size"]
-    model = SimpleNamespace(spec=read_spec(config), weight_bytes=lambda: 7)
+    weighed = {"floor": lambda: 1.0, "weight_bytes": lambda: 7, "read_bytes": lambda: None}
+    model = SimpleNamespace(spec=read_spec(config), **weighed)
     assert weights_of(model, "bf16") == Weights(products, 2 * products, 7)
     assert weights_of(SimpleNamespace(spec=["forward"]), "f32") is None
 

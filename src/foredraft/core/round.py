@@ -60,14 +60,36 @@ def propose(
         return drafts
     lengths = [len(s) for s in sequences]
     answer = drafter.propose([sequences[i] for i in asked], [quotes[i] for i in asked], [noises[i] for i in asked])
-    if not isinstance(answer, list | tuple) or len(answer) != len(asked):
-        what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
-        raise DrafterError(f"{drafter.name}: propose gave {what} for {len(asked)} sequences")
-    if lengths != [len(s) for s in sequences]:
-        raise DrafterError(f"{drafter.name}: propose changed a sequence, which it may only read")
-    for i, draft in zip(asked, answer, strict=True):
-        drafts[i] = checked(draft, drafter.name, quotes[i].limit, vocabulary)
+    check_unchanged(drafter.name, sequences, lengths)
+    answered = drafts_of(answer, drafter.name, [quotes[i].limit for i in asked], vocabulary)
+    for i, draft in zip(asked, answered, strict=True):
+        drafts[i] = draft
     return drafts
+
+
+def check_unchanged(name: str, sequences: Sequence[Text], lengths: Sequence[int]) -> None:
+    """Raise DrafterError if ``propose`` left a sequence with another length than it had."""
+    if [len(s) for s in sequences] != lengths:
+        raise DrafterError(f"{name}: propose changed a sequence, which it may only read")
+
+
+def drafts_of(
+    answer: object, name: str, limits: Sequence[int], vocabulary: int | None, lead: str | None = None
+) -> list[Draft]:
+    """Return what ``propose`` answered for as many sequences as there are ``limits``: a draft each, ``checked``.
+
+    Without a ``vocabulary`` the drafter is trusted: its drafts are taken as they are. ``lead`` begins the sentences
+    about the answer as a whole; it is the name where it is None. Raises DrafterError for anything else.
+    """
+    lead = f"{name}: " if lead is None else lead
+    if not isinstance(answer, list | tuple) or len(answer) != len(limits):
+        what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
+        raise DrafterError(f"{lead}propose gave {what} for {len(limits)} sequences")
+    if vocabulary is not None:
+        return [checked(draft, name, limit, vocabulary) for draft, limit in zip(answer, limits, strict=True)]
+    for draft in answer:
+        _check_kind(draft, lead)
+    return list(answer)
 
 
 def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
@@ -75,8 +97,7 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
 
     Raises DrafterError for anything else, a guess that does not exist, or a law that it cannot have been drawn from.
     """
-    if not isinstance(draft, Draft):
-        raise DrafterError(f"{name}: propose gave a {type(draft).__name__} where a Draft belongs")
+    _check_kind(draft, f"{name}: ")
     draft = draft.first(limit)
     for token in draft.tokens:
         if not 0 <= token < vocabulary:
@@ -89,6 +110,11 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
         if not law[token] > 0:  # NaN included
             raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
     return replace(draft, source=name) if draft.source == NO_GUESS.source else draft
+
+
+def _check_kind(draft: object, lead: str) -> None:
+    if not isinstance(draft, Draft):
+        raise DrafterError(f"{lead}propose gave a {type(draft).__name__} where a Draft belongs")
 
 
 def decide(sequence: Text, draft: Draft, p: Laws, noise: Noise) -> Outcome:

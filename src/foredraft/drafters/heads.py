@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from array_api_compat import array_namespace
 
+from foredraft.core.capabilities import knows_floors, prices_paths
 from foredraft.core.distribution import law_after
 from foredraft.core.draft import ROOT, Draft, Outcome, Scored
 from foredraft.core.law import Array, Law, Point
@@ -236,8 +237,8 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 def _floors(quote: Quote, most: int) -> list[float]:
     """Return, for each guess that can pay, how likely what it builds on must be for that."""
-    if callable(known := getattr(quote, "floors", None)):  # a planner that knows its own prices
-        return list(known(most))
+    if knows_floors(quote):
+        return list(quote.floors(most))
     floors: list[float] = []
     while len(floors) < most and quote.worth(1.0, len(floors)):
         low, high = 0.0, 1.0
@@ -255,7 +256,7 @@ def _comb(chain: Chain, quote: Quote) -> Draft:
 
     Only where the quote tells what pays, and no guess was drawn: of two that are drawn the second has a law of its own.
     """
-    pays = getattr(quote, "pays", None)
+    pays = quote.pays if prices_paths(quote) else None
     nodes: list[tuple[int, int, float, Law]] = []
     behind = ROOT
     for i, token in enumerate(chain.tokens):

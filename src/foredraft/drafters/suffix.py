@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
+from foredraft.core.capabilities import prices_paths
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
@@ -102,7 +103,7 @@ class Suffix:
 
     def _worth(self, found: Guesses, quote: Quote) -> Draft:
         """Return the guesses up to the first that does not pay. Each is asked for by what it builds on."""
-        kept, pays = 0, getattr(quote, "pays", None)  # a planner that prices a guess by its own chance
+        kept, pays = 0, quote.pays if prices_paths(quote) else None
         for i, row in enumerate(found.rows):
             before = found.paths[row[1]] if row[1] >= 0 else 1.0
             if not (quote.worth(before, kept) if pays is None else pays(found.paths[i], kept)):

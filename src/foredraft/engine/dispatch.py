@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, Protocol
 
+from foredraft.core.capabilities import Sharing
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner, Quote, Round
-from foredraft.core.round import checked
+from foredraft.core.round import check_unchanged, drafts_of
 from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.job import Job
-from foredraft.errors import DrafterError
 
 NOTHING: Final = Draft()
 _SECONDS: Final = 2.0  # that a draft may take before its drafter is dropped
@@ -56,8 +56,8 @@ class _Turn:
 class Drafting:
     """The drafters of a batch as one. ``faults`` counts, by drafter, for how many jobs it was dropped.
 
-    Jobs with one drafter are asked for together. A drafter may have ``shared``, the one that it wraps and that does the
-    guessing for several wrappers at once. ``check_taps`` raises for layers that cannot be tapped.
+    Jobs with one drafter are asked for together, those whose drafters are ``Sharing`` one too. ``check_taps`` raises
+    for layers that cannot be tapped.
     """
 
     name = "batch"
@@ -74,7 +74,7 @@ class Drafting:
 
     def add(self, job: Job, drafter: Drafter) -> None:
         """Say who drafts for a job, before its sequence begins."""
-        self._parts[job.sequence] = _Part(job, drafter, getattr(drafter, "shared", drafter))
+        self._parts[job.sequence] = _Part(job, drafter, drafter.shared if isinstance(drafter, Sharing) else drafter)
 
     def taps_of(self, sequence: Text) -> tuple[int, ...]:
         """Return the layers that the drafter of a sequence wants to see."""
@@ -146,13 +146,7 @@ class Drafting:
         finally:
             _restore(drafter.name, sequences, texts)
         seconds = self._clock() - began
-        if not isinstance(answer, list | tuple) or len(answer) != len(turns):
-            what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
-            raise DrafterError(f"{drafter.name}: propose gave {what} for {len(turns)} sequences")
-        limits = [turn.quote.limit for turn in turns]
-        drafts = [
-            checked(draft, drafter.name, limit, self._vocabulary) for draft, limit in zip(answer, limits, strict=True)
-        ]
+        drafts = drafts_of(answer, drafter.name, [turn.quote.limit for turn in turns], self._vocabulary)
         for turn, text in zip(turns, texts, strict=True):
             turn.part.seen = len(text)
             if seconds > _SECONDS + _READING * behind:  # these drafts stand, for they were drawn; there are no more
@@ -186,11 +180,12 @@ class Drafting:
 
 def _restore(name: str, sequences: Sequence[Text], texts: Sequence[list[int]]) -> None:
     """Undo what a drafter did to sequences, which it may only read. Raises DrafterError if it did something."""
-    changed = [(s, text) for s, text in zip(sequences, texts, strict=True) if len(s) != len(text)]
-    for sequence, text in changed:
-        sequence.tokens[:] = text
-    if changed:
-        raise DrafterError(f"{name}: propose changed a sequence, which it may only read")
+    try:
+        check_unchanged(name, sequences, [len(text) for text in texts])
+    finally:
+        for sequence, text in zip(sequences, texts, strict=True):
+            if len(sequence) != len(text):
+                sequence.tokens[:] = text
 
 
 class Pricing:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Protocol
 
+from foredraft.core.capabilities import EndWatch
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.round import run_round
@@ -62,8 +63,8 @@ class Slotted(Host, Protocol):
 class Scheduler:
     """Holds up to ``slots`` jobs. ``forget`` is told of each that ended, its slot given back, before the job is.
 
-    ``chunk_s`` is how long reading may keep the rounds of others waiting at a time, in seconds. A watch may have
-    ``end(sequence)``, which is told of every sequence that ends.
+    ``chunk_s`` is how long reading may keep the rounds of others waiting at a time, in seconds. Whoever of ``watches``
+    is an ``EndWatch`` is told of every sequence that ends.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Scheduler:
         self._drafter = drafter
         self._chunks = Chunks(chunk_s)
         self._watches = tuple(watches)
+        self._told_of_ends = tuple(watch for watch in watches if isinstance(watch, EndWatch))
         self._forget = forget
         self._clock = clock
         target.serve(slots)
@@ -229,9 +231,8 @@ class Scheduler:
             ends.callback(tell, job, update)
             ends.callback(self._forget, job)
             ends.callback(self._target.end, job.sequence)
-            for watch in self._watches:
-                if callable(end := getattr(watch, "end", None)):
-                    ends.callback(end, job.sequence)
+            for watch in self._told_of_ends:
+                ends.callback(watch.end, job.sequence)
             ends.callback(self._pricing.end, job.sequence)
             ends.callback(self.drafting.end, job.sequence)
 

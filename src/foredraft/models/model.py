@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foredraft.core.draft import Scored
-from foredraft.core.law import Array
 from foredraft.errors import ModelError
 
 
@@ -61,29 +60,6 @@ class Model(Protocol):
 
     def release(self, slot: int) -> None:
         """Forget a slot's content and free what memory that frees."""
-        ...
-
-
-class Layered(Model, Protocol):
-    """A model whose sub-layers can be run apart: 2 * layer is a layer's attention, 2 * layer + 1 its gated layer."""
-
-    layers: int
-
-    def run(
-        self,
-        rows: Sequence[Rows],
-        taps: tuple[int, ...] = (),
-        *,
-        sub_layers: Sequence[int] | None = None,
-        hidden: Array | None = None,
-        logits: bool = True,
-    ) -> Scored:
-        """Run rows through some of the model, as ``forward`` does through all of it.
-
-        ``sub_layers``: which to run, increasing; None runs all, and none at all leaves embedding, last norm and head.
-        Only those run write keys and values. ``hidden`` [rows, H] enters instead of the tokens' embeddings. Raises
-        ModelError for sub-layers that are not there or out of order.
-        """
         ...
 
 

@@ -12,6 +12,7 @@ from foredraft.core.draft import ROOT, Draft, Outcome, Scored
 from foredraft.core.law import Array
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
+from foredraft.models.capabilities import WithLayers
 from foredraft.models.model import Model, Rows
 from foredraft.models.slots import Slots
 
@@ -76,7 +77,7 @@ class CachedTarget:
 
     def check_taps(self, taps: tuple[int, ...]) -> None:
         """Raise DrafterError for a layer that the model does not have. -1 is the embedding."""
-        layers = getattr(self.model, "layers", None)
+        layers = self.model.layers if isinstance(self.model, WithLayers) else None
         wrong = [tap for tap in taps if tap < -1 or (layers is not None and tap >= layers)]
         if wrong:
             raise DrafterError(f"there is no layer {wrong[0]} to tap: the model has {layers}")

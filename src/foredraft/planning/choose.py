@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
+from foredraft.core.capabilities import Instant
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
-from foredraft.core.round import checked
+from foredraft.core.round import drafts_of
 from foredraft.core.sequence import Sequence as Text
-from foredraft.errors import DrafterError
 from foredraft.planning.planner import AutoQuote, unpriced
 from foredraft.planning.source import Source
 
@@ -78,10 +78,10 @@ class Chooser:
         self.name = "+".join(d.name for d in self.drafters)
         self.taps: tuple[int, ...] = tuple(sorted({tap for d in self.drafters for tap in d.taps}))
         self.sources = tuple(Source(d.name) for d in self.drafters)
-        self._instant = tuple(bool(getattr(d, "free", False)) for d in self.drafters)
+        self._instant = tuple(isinstance(d, Instant) and d.free for d in self.drafters)
         self._clock = clock
-        self._vocabulary = vocabulary
-        self._ours = tuple(type(d).__module__.startswith(_OURS) for d in self.drafters)
+        ours = (type(d).__module__.startswith(_OURS) for d in self.drafters)
+        self._widths = tuple(None if trusted else vocabulary for trusted in ours)  # that drafts are checked against
         self._texts: dict[Text, _Known] = {}
         self._rounds: dict[Text, _Offer] = {}
         self.said = said
@@ -242,15 +242,8 @@ class Chooser:
 
     def _checked(self, i: int, answer: object, offers: Sequence[_Offer]) -> list[Draft]:
         """Return a drafter's drafts as they are known to be ones. Raises DrafterError as the round itself would."""
-        if not isinstance(answer, list | tuple) or len(answer) != len(offers):
-            what = f"{len(answer)} drafts" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
-            raise DrafterError(f"propose gave {what} for {len(offers)} sequences")
-        if self._vocabulary is None or self._ours[i]:
-            if not all(isinstance(draft, Draft) for draft in answer):
-                raise DrafterError(f"propose gave a {type(answer[0]).__name__} where a Draft belongs")
-            return list(answer)
-        name, width = self.sources[i].name, self._vocabulary
-        return [checked(draft, name, max(1, o.quote.limit), width) for draft, o in zip(answer, offers, strict=True)]
+        limits = [max(1, offer.quote.limit) for offer in offers]
+        return drafts_of(answer, self.sources[i].name, limits, self._widths[i], lead="")  # the notice names it
 
     def _drop(self, sequence: Text, i: int, fault: Exception) -> None:
         self._texts[sequence].dropped.add(i)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
 
+from foredraft.core.capabilities import Copying
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
@@ -14,19 +14,6 @@ from foredraft.errors import OptionError
 from foredraft.result import Predicted
 from foredraft.retrieval.copier import Counts
 from foredraft.runtime.drafters import parts_of
-
-
-@runtime_checkable
-class Copying(Protocol):
-    """What a drafter may have beside the protocol: it copies from more than the text, and is told of it beforehand."""
-
-    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
-        """Say what is expected of a sequence and whose recent text it may read and adds to, before it begins."""
-        ...
-
-    def counts(self, sequence: Text) -> Mapping[str, Counts]:
-        """Return what was drafted from each kind of source, "prediction" among them, before the sequence ends."""
-        ...
 
 
 def informed(drafter: Drafter, prediction: Sequence[int], scope: str | None) -> Drafter:
@@ -59,8 +46,7 @@ def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
 class Informed:
     """A drafter whose copying parts are told, as each sequence begins, what else to copy from.
 
-    ``used`` tells what became of the prediction in each sequence that has ended; ``shared`` is the drafter itself, whom
-    several of these may be asked together for.
+    ``used`` tells what became of the prediction in each sequence that has ended. It is ``Sharing`` the drafter itself.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from foredraft.errors import DrafterError
 from foredraft.retrieval.copier import Counts
 
 _METHODS: Final = ("begin", "propose", "observe", "end")
+_COPYING: Final = ("prepare", "counts")
 _OWN: Final = "foredraft"
 _BROKE: Final = (Exception, SystemExit)  # a stranger's exit() ends no program of ours; Ctrl-C is nobody's fault
 
@@ -49,7 +50,7 @@ def guarded(drafter: Any) -> Drafter:
         return FirstOf([guarded(part) for part in checked.drafters])
     if type(checked).__module__.partition(".")[0] == _OWN or isinstance(checked, Stranger):
         return checked
-    copies = all(callable(getattr(checked, name, None)) for name in ("prepare", "counts"))
+    copies = all(callable(getattr(checked, name, None)) for name in _COPYING)  # by any means, __getattr__ included
     return CopyingStranger(checked) if copies else Stranger(checked)
 
 
@@ -104,7 +105,7 @@ class Stranger:
     def notice(self) -> str | None:
         """What it says of a slower path, if anything."""
         try:
-            said: str | None = getattr(self.drafter, "notice", None)
+            said: str | None = getattr(self.drafter, "notice", None)  # a user's own object: it may come and go
         except _BROKE as fault:
             raise DrafterError(f"drafter {self.name}: notice failed: {_cause(fault)}") from fault
         return said
@@ -144,7 +145,7 @@ class Stranger:
 
 
 class CopyingStranger(Stranger):
-    """A user's drafter that copies from more than the text (``copying.Copying``)."""
+    """A user's drafter that copies from more than the text (``core.capabilities.Copying``)."""
 
     def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
         """Tell it what is expected of a sequence. Raises DrafterError."""

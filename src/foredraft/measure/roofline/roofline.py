@@ -23,6 +23,7 @@ from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.errors import DrafterError
 from foredraft.measure.roofline.machine_load import Repeats
+from foredraft.models.capabilities import Weighed, WithSpec
 from foredraft.models.spec import DecoderSpec
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import PassTable
@@ -179,8 +180,7 @@ def measured(
     repeats.again()
     table = measure(model, host.context)
     repeats.again()
-    read = getattr(model, "floor", None)
-    floor = None if read is None else min(float(read()) for _ in range(_READINGS))
+    floor = min(model.floor() for _ in range(_READINGS)) if isinstance(model, Weighed) else None
     guessers, broken = [], dict(faults)
     for name, drafter in drafters.items():
         try:
@@ -191,19 +191,17 @@ def measured(
     return Roofline(table, floor, tuple(guessers), weights_of(model, host.dtype), repeats, broken)
 
 
-def weights_of(model: Any, dtype: str) -> Weights | None:
+def weights_of(model: object, dtype: str) -> Weights | None:
     """Return what a row of a dense decoder is multiplied with; None for a model that has no ``spec``."""
-    spec = getattr(model, "spec", None)
+    spec = model.spec if isinstance(model, WithSpec) else None
     if not isinstance(spec, DecoderSpec):
         return None
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     layer = spec.hidden * (q + 2 * kv) + q * spec.hidden + 3 * spec.hidden * spec.mlp
     products = spec.layers * layer + spec.hidden * spec.vocabulary
-    whole, read = getattr(model, "weight_bytes", None), getattr(model, "read_bytes", None)
-    size = None if read is None else read()  # of types that differ from matrix to matrix
-    return Weights(
-        products, products * _WIDTHS.get(dtype, 4) if size is None else size, None if whole is None else int(whole())
-    )
+    read = model.read_bytes() if isinstance(model, Weighed) else None  # of types that differ from matrix to matrix
+    whole = model.weight_bytes() if isinstance(model, Weighed) else None
+    return Weights(products, products * _WIDTHS.get(dtype, 4) if read is None else read, whole)
 
 
 def _observed(host: Host, drafter: Drafter, prompts: Sequence[Sequence[int]], tokens: int) -> Guesser:

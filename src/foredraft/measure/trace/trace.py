@@ -1,7 +1,7 @@
 """One generation, round by round: what was guessed, what the target thought of it, and what it cost.
 
-A planner may offer ``reasons(sequence) -> str``: in words, why the draft of the sequence's latest round was as long as
-it was. It is asked after it has learnt from the round; without it the trace's ``reason`` is empty.
+A planner that is ``Reasoning`` is asked, after it has learnt from the round, why the draft was as long as it was; of
+another the trace's ``reason`` is empty.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
+from foredraft.core.capabilities import Reasoning
 from foredraft.core.draft import ROOT, Draft, Outcome
 from foredraft.core.law import Array, Law, Point
 from foredraft.core.protocols import Planner, Round
-from foredraft.core.sequence import Sequence as Text
 from foredraft.engine.logprobs import Logprobs
 from foredraft.tokenizer.tokenizer import Tokenizer
 
@@ -23,15 +23,6 @@ ACCEPTED: Final = "accepted"
 REFUSED: Final = "refused"
 UNTESTED: Final = "untested"
 LIKELIEST: Final = 3  # tokens told at each place
-
-
-@runtime_checkable
-class Reasoning(Protocol):
-    """A planner that says why it decided as it did."""
-
-    def reasons(self, sequence: Text) -> str:
-        """Return why the latest draft of a sequence was as long as it was, in words; empty where there is no reason."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +98,7 @@ class Trace:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.rounds: list[Traced] = []
-        self._planner = planner
+        self._reasoning = planner if isinstance(planner, Reasoning) else None
         self._logprobs = logprobs
         self._words = words
         self._stream = None if words is None else words.stream()
@@ -134,7 +125,7 @@ class Trace:
                 draft_ms=1e3 * (done.drafted - done.began),
                 verify_ms=1e3 * (done.verified - done.drafted),
                 rest_ms=1e3 * (now - done.verified),
-                reason=self._planner.reasons(sequence) if isinstance(self._planner, Reasoning) else "",
+                reason="" if self._reasoning is None else self._reasoning.reasons(sequence),
             )
         )
 

@@ -10,8 +10,9 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from foredraft.core.law import Array
+from foredraft.models.capabilities import Layered
 from foredraft.models.heads.file import LAST_NORM, HeadsSpec
-from foredraft.models.model import Layered, Rows
+from foredraft.models.model import Rows
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import widened

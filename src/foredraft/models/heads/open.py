@@ -10,9 +10,9 @@ in the place of f (EAGLE-3, arXiv 2503.01840; the order of the halves is DeepSee
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 from foredraft.errors import DrafterError, NoHeads, WeightsError
+from foredraft.models.capabilities import Layered, WithSpec
 from foredraft.models.folder import ModelFolder
 from foredraft.models.heads.attach import attach
 from foredraft.models.heads.eagle import is_eagle, read_eagle3
@@ -37,7 +37,6 @@ from foredraft.models.heads.mtp import (
 )
 from foredraft.models.identity import weights_digest
 from foredraft.models.model import Model
-from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.floats import widened
 
 
@@ -51,10 +50,10 @@ def open_heads(
     Raises DrafterError where there are none, or they are another target's; WeightsError for a file that is damaged, and
     DamagedHeads where that is what was trained here, and what comes next would serve.
     """
-    if folder is None or not hasattr(model, "run"):
+    if folder is None or not isinstance(model, Layered) or not isinstance(model, WithSpec):
         why = None if folder is None else foreign_module(ModelFolder.of(folder))
         raise NoHeads(why or "drafter heads is not available for a model that runs through transformers' own module")
-    own: DecoderSpec = cast("Any", model).spec
+    own = model.spec
     theirs = ModelFolder.of(folder).weights
     digest = weights_digest(theirs, own)
     if which and (Path(which) / CONFIG).is_file():

@@ -16,8 +16,10 @@ from typing import Any, Final
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from foredraft.core.capabilities import WithNotice
 from foredraft.core.draft import Scored
 from foredraft.errors import ModelError, WeightsError
+from foredraft.models.capabilities import Narrowing
 from foredraft.models.checkpoint import DRAFTED
 from foredraft.models.model import Rows
 from foredraft.system.files import write_whole
@@ -32,29 +34,29 @@ class NarrowModel:
     Raises ModelError for a model whose head cannot be read in part.
     """
 
-    def __init__(self, model: Any, ids: Sequence[int]) -> None:
-        if not hasattr(model, "subset"):
+    def __init__(self, model: object, ids: Sequence[int]) -> None:
+        if not isinstance(model, Narrowing):
             raise ModelError(f"{FILE} asks for a part of the head, which transformers' own module does not give")
-        self.vocabulary: int = model.vocabulary
-        self.context: int = model.context
-        self.notice: str | None = getattr(model, "notice", None)
+        self.vocabulary = model.vocabulary
+        self.context = model.context
+        self.notice = model.notice if isinstance(model, WithNotice) else None
         self.ids = tuple(ids)
         self._model = model
-        self._subset: int = model.subset(self.ids)
+        self._subset = model.subset(self.ids)
 
     @property
     def rewindable(self) -> bool:
         """Whether a slot can be put back."""
-        return bool(self._model.rewindable)
+        return self._model.rewindable
 
     @property
     def why_not_rewindable(self) -> str:
         """One clause; empty for a model that can be rewound."""
-        return str(self._model.why_not_rewindable)
+        return self._model.why_not_rewindable
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run the rows of several slots in one pass; see Model."""
-        scored: Scored = self._model.run(rows, taps, subset=self._subset, logits=logits)
+        scored = self._model.run(rows, taps, subset=self._subset, logits=logits)
         some = scored.logits  # [R, Vd]
         xp = array_namespace(some)
         shape = (int(some.shape[0]), self.vocabulary)
@@ -65,7 +67,7 @@ class NarrowModel:
 
     def compact(self, slot: int, start: int, rows: Sequence[int]) -> int:
         """Move the kept rows together; see Model."""
-        return int(self._model.compact(slot, start, rows))
+        return self._model.compact(slot, start, rows)
 
     def release(self, slot: int) -> None:
         """Free a slot's memory."""

@@ -8,12 +8,12 @@ target's book-keeping never learns of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from foredraft.core.law import Array
 from foredraft.core.sequence import Sequence as Text
 from foredraft.errors import DrafterError
-from foredraft.models.model import Layered, Rows
+from foredraft.models.capabilities import Layered
+from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
 
 
@@ -72,9 +72,9 @@ class LayersView:
 
 def layered(target: CachedTarget) -> Layered:
     """Return a target's model as one whose sub-layers can be run apart. Raises DrafterError where they cannot."""
-    if not hasattr(target.model, "run"):
+    if not isinstance(target.model, Layered):
         raise DrafterError("drafter layers is not available for a model that runs through transformers' own module")
-    return cast("Layered", target.model)
+    return target.model
 
 
 def checked(sub_layers: Sequence[int], layers: int) -> tuple[int, ...]:

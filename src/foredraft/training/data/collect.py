@@ -19,7 +19,7 @@ from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.errors import PromptError
-from foredraft.models.spec import DecoderSpec
+from foredraft.models.capabilities import WithSpec
 from foredraft.models.target import CachedTarget
 from foredraft.runtime.host import Host
 from foredraft.training.data.recorder import TOP, Recorder, Tapping
@@ -100,9 +100,9 @@ class Collector:
 
         What is lost when a collection is killed is then a matter of minutes.
         """
-        spec: DecoderSpec | None = getattr(self._target.model, "spec", None)
-        if spec is None:
+        if not isinstance(self._target.model, WithSpec):
             return self.plan.batch
+        spec = self._target.model.spec
         each = 4 * self.plan.longest * bytes_a_token(len(self.taps), spec.hidden, TOP)  # two answers, and their prompts
         attention = 2 * spec.head_dim * (spec.heads + spec.kv_heads)
         weights = spec.hidden * (spec.vocabulary + spec.layers * (attention + 3 * spec.mlp))

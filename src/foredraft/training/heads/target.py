@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foredraft.errors import DrafterError
+from foredraft.models.capabilities import WithSpec
 from foredraft.models.identity import weights_digest
 from foredraft.models.layout import EMBEDDING, LAST_NORM, decoder_prefix, output_head
 from foredraft.models.spec import DecoderSpec
@@ -18,8 +19,8 @@ from foredraft.training.heads.loss import Ends
 
 def target_of(host: Host) -> tuple[DecoderSpec, Weights, str]:
     """Return a target's spec, weights and digest. Raises DrafterError where it has none of its own."""
-    spec = getattr(host.target.model, "spec", None)
-    if host.folder is None or not isinstance(spec, DecoderSpec):
+    spec = host.target.model.spec if isinstance(host.target.model, WithSpec) else None
+    if host.folder is None or spec is None:
         raise DrafterError(f"{host.name} runs through transformers' own module, for which nothing can be trained")
     weights = host.folder.weights
     return spec, weights, weights_digest(weights, spec)

@@ -15,7 +15,8 @@ from typing import Final
 from array_api_compat import array_namespace
 
 from foredraft.core.law import Array
-from foredraft.models.model import Layered, Rows
+from foredraft.models.capabilities import Layered
+from foredraft.models.model import Rows
 from foredraft.models.target import BLOCK
 from foredraft.training.layers.answers import Answer
 

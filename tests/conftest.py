@@ -20,7 +20,9 @@ settings.load_profile("ci")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing of the user's, and nothing that an earlier run left: what a pass was found to cost, for one."""
+    """Nothing of the user's, of an earlier run or of a process beside: what a pass was found to cost, for one."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("FOREDRAFT_CACHE", "XDG_CACHE_HOME"):
+            patch.delenv(name, raising=False)
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         yield

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 import foredraft
 from foredraft import Draft, LanguageModel
 from foredraft.errors import DrafterError, OptionError, PromptError, TokenizerError, VocabularyMismatch
+from foredraft.result import Result
 from tests.tiny import make_chat_model
 
 PROMPTS = ("abab abab ab", "the cat sat on the mat, the cat", "x")
@@ -40,12 +41,19 @@ def drafters(tiny: Path, other: Path) -> list[str]:
     return ["lookup", "suffix", f"suffix+model:{other}", f"model:{tiny}", f"model:{other}", f"lookup+model:{other}"]
 
 
+@pytest.fixture(scope="module")
+def greedy(lm: LanguageModel) -> list[Result]:
+    """The plain text of every prompt."""
+    return [lm.generate(prompt, max_tokens=40) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("which", range(6))
 @pytest.mark.parametrize("length", [0, 1, 5, 12])
-def test_greedy_text_is_plain_text(lm: LanguageModel, tiny: Path, other: Path, which: int, length: int) -> None:
+def test_greedy_text_is_plain_text(
+    lm: LanguageModel, greedy: list[Result], tiny: Path, other: Path, which: int, length: int
+) -> None:
     drafter = drafters(tiny, other)[which]
-    for prompt in PROMPTS:
-        plain = lm.generate(prompt, max_tokens=40)
+    for prompt, plain in zip(PROMPTS, greedy, strict=True):
         drafted = lm.generate(prompt, max_tokens=40, drafter=drafter, draft_tokens=length)
         assert drafted.token_ids == plain.token_ids
         assert drafted.text == plain.text
@@ -55,9 +63,9 @@ def test_greedy_text_is_plain_text(lm: LanguageModel, tiny: Path, other: Path, w
 
 def test_a_batch_is_its_prompts_one_by_one(lm: LanguageModel, other: Path) -> None:
     prompts = [f"{prompt}{i}" for i in range(4) for prompt in PROMPTS]
+    alone = [lm.generate(prompt, max_tokens=24, drafter="none") for prompt in prompts]
     for drafter in ("none", f"lookup+model:{other}"):
         together = lm.generate(prompts, max_tokens=24, drafter=drafter)
-        alone = [lm.generate(prompt, max_tokens=24, drafter="none") for prompt in prompts]
         assert [r.token_ids for r in together] == [r.token_ids for r in alone]
         assert lm.host.target.slots.free == len(lm.host.target.slots)
 

@@ -14,6 +14,8 @@ from foredraft.errors import OptionError
 from foredraft.options import Options
 from tests.tiny import make_chat_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "abab abab ab"
 OPTIONS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 1.4},

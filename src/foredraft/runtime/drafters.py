@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from foredraft.core.capabilities import WithNotice
 from foredraft.core.protocols import Drafter
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter
@@ -34,14 +35,15 @@ def parts_of(drafter: Drafter) -> Iterator[Drafter]:
 
 def remarks(drafter: Drafter) -> list[str]:
     """Return what a user should know of a drafter's choices that he did not make."""
-    models = (getattr(part.model, "notice", None) for part in parts_of(drafter) if isinstance(part, ModelDrafter))
-    said = (drafter.said if isinstance(drafter, FirstOf | Chooser) else None, *models)
+    models = (part.model for part in parts_of(drafter) if isinstance(part, ModelDrafter))
+    notices = (model.notice for model in models if isinstance(model, WithNotice))
+    said = (drafter.said if isinstance(drafter, FirstOf | Chooser) else None, *notices)
     return list(dict.fromkeys(notice for notice in said if isinstance(notice, str)))
 
 
 def slower_paths(drafter: Drafter) -> list[str]:
     """Return what a drafter says of a slower path that it takes, and why."""
-    said = (getattr(part, "notice", None) for part in parts_of(drafter))
+    said = (part.notice for part in parts_of(drafter) if isinstance(part, WithNotice))
     return list(dict.fromkeys(notice for notice in said if notice is not None))
 
 

@@ -12,6 +12,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
+from foredraft.models.capabilities import WithNews
 from foredraft.models.folder import ModelFolder
 from foredraft.models.identity import fingerprint
 from foredraft.models.native.sampling import native_logprobs, sampler
@@ -138,7 +139,7 @@ def load_host(
     if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or folder.why_not_in_table):
         dtype = "rounded"
     runner = open_runner(folder, Wish(dtype, cache, device, machine.threads, tier, progress))
-    news = getattr(runner.model, "news", None)
+    news = runner.model.news if isinstance(runner.model, WithNews) else None
     runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
     if (ids := narrow_vocabulary(folder.path, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))

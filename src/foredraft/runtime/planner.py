@@ -6,6 +6,7 @@ from foredraft._version import __version__
 from foredraft.core.protocols import Drafter, Planner
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
+from foredraft.models.capabilities import WithThreads
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs
 from foredraft.planning.planner import AutoPlanner
@@ -30,14 +31,15 @@ class Planning:
         """Return the planner that decides; the first time passes are timed, unless that was done here before."""
         if self._auto is None:
             host = self._host
-            threads = getattr(host.target.model, "threads", None)
+            model = host.target.model
+            threads = model.threads if isinstance(model, WithThreads) else None
             facts = {
                 "version": __version__, "identity": host.identity, "tier": host.tier, "device": host.device,
                 "dtype": host.dtype, "threads": threads, "machine": machine(),
             }  # fmt: skip
             name = f"{host.identity}-{host.tier}-{host.dtype}-{threads}.json"
             kept = host.cache / "costs" / name if host.identity and host.folder is not None else None
-            self._auto = AutoPlanner(Costs(pass_table(host.target.model, host.context, kept, facts)))
+            self._auto = AutoPlanner(Costs(pass_table(model, host.context, kept, facts)))
         return self._auto
 
     def pace(self, tally: Tally, drafter: Drafter, context: int) -> Pace:

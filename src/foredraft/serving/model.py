@@ -14,6 +14,7 @@ from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.errors import OptionError, PromptError
 from foredraft.options import Options, settle
+from foredraft.planning.choose import Chooser
 from foredraft.prompts import prompt_ids
 from foredraft.runtime.runtime import Runtime
 from foredraft.server.backend import Asked, DraftCount, Load
@@ -131,7 +132,8 @@ class Serving:
     def _faults(self, dropped: Mapping[str, int]) -> dict[str, int]:
         """Return how often each drafter was dropped; those that a planner chooses among are counted by themselves."""
         faults = dict(dropped)
-        for source in getattr(self.runtime.drafters.default, "sources", ()):
+        drafter = self.runtime.drafters.default
+        for source in drafter.sources if isinstance(drafter, Chooser) else ():
             if source.faults:
                 faults[source.name] = faults.get(source.name, 0) + source.faults
         return faults

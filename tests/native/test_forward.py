@@ -21,6 +21,7 @@ from foredraft.models.native.model import NativeModel
 from foredraft.models.native.packing import FILE, HEADER, aligned, digest, layout
 from foredraft.models.torch_decoder.decoder import TorchDecoder
 from foredraft.native import library as native_library
+from foredraft.system import machine
 from tests.models.checkpoints import make_checkpoint
 from tests.models.decoders import CASES, TEXT, TREE, broken, chain
 from tests.native.models import close, open_native, spec_of
@@ -439,7 +440,7 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return read
 
-    monkeypatch.setattr(native_library.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     two = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
     expected: Sequence[tuple[Mapping[str, str], int]] = (
         ({"/sys/fs/cgroup/cpu.max": "250000 100000\n"}, 2),
@@ -451,7 +452,7 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for given, count in expected:
         monkeypatch.setattr(Path, "read_text", files(given))
-        assert native_library.cores() == count
+        assert machine.cores() == count
 
 
 def test_memory_is_counted_and_given_back(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 from foredraft.engine.shaping import ShapingOptions
 from foredraft.errors import OptionError
 from foredraft.grammar.source import GrammarSource
-from foredraft.options import MAX_TOKENS, AssistantModel, Options, check_vocabulary, draft_length, settle
+from foredraft.options import MAX_TOKENS, AssistantModel, Options, check_vocabulary, draft_length, parse_options
 
 
 def test_the_defaults_are_greedy() -> None:
-    settings = settle({})
+    settings = parse_options({})
     assert settings.sampling.greedy
     assert settings.max_tokens == MAX_TOKENS
     assert settings.seed is None
@@ -21,7 +21,7 @@ def test_the_defaults_are_greedy() -> None:
 
 
 def test_everything_given_arrives() -> None:
-    settings = settle(
+    settings = parse_options(
         {
             "max_tokens": 9,
             "temperature": 0.5,
@@ -65,7 +65,7 @@ def test_everything_given_arrives() -> None:
 
 
 def test_one_stop_string_needs_no_list() -> None:
-    assert settle({"stop": "end"}).stop == ("end",)
+    assert parse_options({"stop": "end"}).stop == ("end",)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_one_stop_string_needs_no_list() -> None:
 )
 def test_what_cannot_be_honoured_is_refused(options: Any, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
-        settle(options)
+        parse_options(options)
 
 
 @pytest.mark.parametrize(
@@ -167,48 +167,48 @@ def test_what_cannot_be_honoured_is_refused(options: Any, sentence: str) -> None
 )
 def test_neutral_values_ask_for_nothing(name: str, neutral: Any) -> None:
     options: Any = {name: neutral}
-    assert settle(options) == settle({})
+    assert parse_options(options) == parse_options({})
 
 
 @pytest.mark.parametrize("text", ["3:1.5,7:-100", " 3 : 1.5 , 7 : -100 ", '{"3": 1.5, "7": -100}'])
 def test_a_bias_may_be_text(text: str) -> None:
-    assert settle({"logit_bias": text}).shaping.logit_bias == ((3, 1.5), (7, -100.0))
+    assert parse_options({"logit_bias": text}).shaping.logit_bias == ((3, 1.5), (7, -100.0))
 
 
 def test_one_bad_word_needs_no_list() -> None:
-    assert settle({"bad_words": "no"}).bad_words == ("no",)
+    assert parse_options({"bad_words": "no"}).bad_words == ("no",)
 
 
 def test_true_asks_for_the_chosen_tokens_log_probabilities() -> None:
     flag: Any = True
-    assert settle({"logprobs": flag}).logprobs == settle({"logprobs": 0}).logprobs == 0
+    assert parse_options({"logprobs": flag}).logprobs == parse_options({"logprobs": 0}).logprobs == 0
 
 
 def test_a_schema_is_a_dictionary_or_its_text() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
-    grammar = settle({"json_schema": schema}).grammar
-    assert grammar == settle({"json_schema": json.dumps(schema)}).grammar
+    grammar = parse_options({"json_schema": schema}).grammar
+    assert grammar == parse_options({"json_schema": json.dumps(schema)}).grammar
     assert grammar is not None
     assert list(json.loads(grammar.text)["properties"]) == ["b", "a"]  # in the order that was given
 
 
 def test_tokens_that_the_vocabulary_does_not_have() -> None:
-    check_vocabulary(settle({"logit_bias": {9: 1.0}, "stop_token_ids": [9]}), 10)
+    check_vocabulary(parse_options({"logit_bias": {9: 1.0}, "stop_token_ids": [9]}), 10)
     with pytest.raises(OptionError, match="logit_bias names token 9, which is not in the vocabulary of 9"):
-        check_vocabulary(settle({"logit_bias": {9: 1.0}}), 9)
+        check_vocabulary(parse_options({"logit_bias": {9: 1.0}}), 9)
     with pytest.raises(OptionError, match="stop token 9 is not in the vocabulary of 9"):
-        check_vocabulary(settle({"stop_token_ids": [9]}), 9)
+        check_vocabulary(parse_options({"stop_token_ids": [9]}), 9)
 
 
 def test_transformers_names_keep_their_meaning() -> None:
-    assert settle({"max_new_tokens": 5}).max_tokens == 5
-    assert settle({"do_sample": True}).sampling.temperature == 1.0
-    assert settle({"do_sample": True, "temperature": 0.4}).sampling.temperature == 0.4
-    assert settle({"do_sample": False}).sampling.greedy
-    assert settle({"do_sample": False, "temperature": 1.0}).sampling.greedy  # transformers' own default value
-    lookup = settle({"prompt_lookup_num_tokens": 4})
+    assert parse_options({"max_new_tokens": 5}).max_tokens == 5
+    assert parse_options({"do_sample": True}).sampling.temperature == 1.0
+    assert parse_options({"do_sample": True, "temperature": 0.4}).sampling.temperature == 0.4
+    assert parse_options({"do_sample": False}).sampling.greedy
+    assert parse_options({"do_sample": False, "temperature": 1.0}).sampling.greedy  # transformers' own default value
+    lookup = parse_options({"prompt_lookup_num_tokens": 4})
     assert (lookup.drafter, lookup.draft_tokens) == ("lookup", 4)
-    assisted = settle({"assistant_model": "some/model", "num_assistant_tokens": 3})
+    assisted = parse_options({"assistant_model": "some/model", "num_assistant_tokens": 3})
     assert (assisted.drafter, assisted.draft_tokens) == (AssistantModel("some/model"), 3)
 
 

@@ -22,16 +22,16 @@ def byte_level(*merged: str) -> Tokenizer:
     return Tokenizer.from_backend(backend)
 
 
-def spelled(words: Tokenizer, sequences: tuple[tuple[int, ...], ...]) -> list[list[str]]:
-    return [[words.token(token) for token in sequence] for sequence in sequences]
+def spelled(tokenizer: Tokenizer, sequences: tuple[tuple[int, ...], ...]) -> list[list[str]]:
+    return [[tokenizer.token(token) for token in sequence] for sequence in sequences]
 
 
 def test_a_bad_word_is_written_with_and_without_a_space() -> None:
-    words = byte_level("Ġa", "Ġab", "ab")
-    assert spelled(words, bad_word_ids(["ab"], words)) == [["ab"], ["Ġab"]]
-    assert spelled(words, bad_word_ids([" ab"], words)) == [["ab"], ["Ġab"]]
-    assert spelled(words, bad_word_ids(["ab ab"], words)) == [["ab", "Ġab"], ["Ġab", "Ġab"]]
-    assert spelled(words, bad_word_ids(["ab", " ab", "b"], words)) == [["ab"], ["Ġab"], ["b"], ["Ġ", "b"]]
+    tokenizer = byte_level("Ġa", "Ġab", "ab")
+    assert spelled(tokenizer, bad_word_ids(["ab"], tokenizer)) == [["ab"], ["Ġab"]]
+    assert spelled(tokenizer, bad_word_ids([" ab"], tokenizer)) == [["ab"], ["Ġab"]]
+    assert spelled(tokenizer, bad_word_ids(["ab ab"], tokenizer)) == [["ab", "Ġab"], ["Ġab", "Ġab"]]
+    assert spelled(tokenizer, bad_word_ids(["ab", " ab", "b"], tokenizer)) == [["ab"], ["Ġab"], ["b"], ["Ġ", "b"]]
 
 
 def test_no_bad_words_are_no_sequences() -> None:

@@ -14,7 +14,7 @@ import foredraft
 from foredraft.cli.main import main
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from tests.core.toys import Table, ToyDrafter, ToyTarget, generate, nothing
 from tests.tiny import make_chat_model
@@ -58,13 +58,13 @@ def test_the_drafter_that_samples(written: Path) -> None:
     accepted = {}
     for coupled in (True, False):
 
-        def texts(coupled: bool = coupled) -> list[Sequence]:
+        def texts(coupled: bool = coupled) -> list[TokenSequence]:
             noises = [Noise(5, i, coupled=coupled) for i in range(4)]
-            return [Sequence([1, 2, 1], 60, SamplingParams(0.7), noise) for noise in noises]
+            return [TokenSequence([1, 2, 1], 60, SamplingParams(0.7), noise) for noise in noises]
 
         drafted, plain, drafter = texts(), texts(), module.SampledBigram()
-        for text in drafted:
-            drafter.begin(text)
+        for sequence in drafted:
+            drafter.begin(sequence)
         history = generate(drafted, ToyTarget(table), drafter, FixedPlanner(3))
         generate(plain, ToyTarget(table), ToyDrafter(nothing), FixedPlanner(0))
         assert ([t.tokens for t in drafted] == [t.tokens for t in plain]) is coupled

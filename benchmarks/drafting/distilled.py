@@ -39,7 +39,7 @@ from benchmarks.shared.made_models import first_layers
 from benchmarks.shared.script import finish, load, parser, read_prompts, read_rows, spread
 from benchmarks.shared.target_answers import SLOTS, Answer, in_turn, kept_answers, own_questions, write
 from foredraft.models.model import Model, Rows
-from foredraft.options import settle
+from foredraft.options import parse_options
 from foredraft.prompts import prompt_ids
 
 ANSWERS_A_MINUTE, STEPS_A_MINUTE = 80, 75  # on two cores, a quarter of the time for answers
@@ -124,8 +124,8 @@ def make(target: foredraft.LanguageModel, training: list[str], recipe: Recipe, o
     work, start = out / "work", out / "work" / "start"
     work.mkdir(exist_ok=True)
     shutil.rmtree(start, ignore_errors=True)
-    assert target.host.folder is not None
-    first_layers(target.host.folder.path, start, recipe.layers)
+    assert target.loaded.folder is not None
+    first_layers(target.loaded.folder.path, start, recipe.layers)
     size = (start / "model.safetensors").stat().st_size / 1e6
     room = (
         3 * size + recipe.answers * recipe.answer_tokens * BYTES_A_PLACE / 1e6
@@ -152,23 +152,25 @@ def make(target: foredraft.LanguageModel, training: list[str], recipe: Recipe, o
 
 def ask(target: foredraft.LanguageModel, text: str) -> list[int]:
     """Return a prompt as token ids, in the target's chat format."""
-    words = target.host.tokenizer
-    return prompt_ids(text.strip() or "Hello!", words, settle({}), target.host.target.vocabulary, target.host.context)
+    tokenizer = target.loaded.tokenizer
+    return prompt_ids(
+        text.strip() or "Hello!", tokenizer, parse_options({}), target.loaded.target.vocabulary, target.loaded.context
+    )
 
 
 def measure(arguments: Namespace, target: foredraft.LanguageModel, held_out: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of the trained draft, and of its start, on the target's answers to held-out prompts."""
-    assert target.host.folder is not None
+    assert target.loaded.folder is not None
     layers = json.loads((arguments.out / "config.json").read_text())["num_hidden_layers"]
     with TemporaryDirectory() as folder:
-        untrained = first_layers(target.host.folder.path, Path(folder) / "untrained", layers)
+        untrained = first_layers(target.loaded.folder.path, Path(folder) / "untrained", layers)
         # a cache of their own: what is packed for a measurement is thrown away
         own = {**vars(arguments), "cache": Path(folder) / "cache"}
         models = [
-            load(Namespace(**{**own, "model": path}), drafter="none").host.target.model
+            load(Namespace(**{**own, "model": path}), drafter="none").loaded.target.model
             for path in (untrained, arguments.out)
         ]
-        model = target.host.target.model
+        model = target.loaded.target.model
         marks: dict[str, list[Any]] = {}
         for start in range(0, len(held_out), SLOTS):
             some = held_out[start : start + SLOTS]

@@ -30,9 +30,9 @@ from foredraft.core.law import Point
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
-from foredraft.options import settle
+from foredraft.options import parse_options
 
 CHAT = ("mt_bench", "qa", "math_reasoning", "all")
 LENGTHS = (2, 3, 4, 5)
@@ -184,30 +184,30 @@ def agreement(lm: foredraft.LanguageModel, rows: list[dict[str, Any]], drafter: 
 
 def step_share(lm: foredraft.LanguageModel, name: str, length: int = 4, turns: int = 40) -> float:
     """Return what a guess of a chain costs against a pass of one row: medians, taking turns."""
-    drafter = lm.runtime.drafters.of(settle({"drafter": name, "draft_tokens": length}))
-    target = lm.host.target
+    drafter = lm.runtime.drafters.of(parse_options({"drafter": name, "draft_tokens": length}))
+    target = lm.loaded.target
     ids = lm.generate("Why is the sky blue?", max_tokens=96, drafter="none").token_ids
-    words = lm.host.tokenizer
-    assert words is not None
-    prompt = words.chat([{"role": "user", "content": "Why is the sky blue?"}])
-    text = Sequence([*prompt, ids[0]], limit=len(prompt) + 128, noise=Noise(0), law=lm.host.sampler.law)
+    tokenizer = lm.loaded.tokenizer
+    assert tokenizer is not None
+    prompt = tokenizer.chat([{"role": "user", "content": "Why is the sky blue?"}])
+    sequence = TokenSequence([*prompt, ids[0]], limit=len(prompt) + 128, noise=Noise(0), law=lm.loaded.sampler.law)
     drafts, passes = [], []
-    target.begin(text)
-    drafter.begin(text)
-    text.prompt_length = len(text)
-    run_round([text], target, drafter, FixedPlanner(0))
+    target.begin(sequence)
+    drafter.begin(sequence)
+    sequence.prompt_length = len(sequence)
+    run_round([sequence], target, drafter, FixedPlanner(0))
     for _ in range(turns):
         began = time.perf_counter()
-        made = drafter.propose([text], [FixedQuote(length)], [text.noise.at(len(text))])
+        made = drafter.propose([sequence], [FixedQuote(length)], [sequence.noise.at(len(sequence))])
         drafts.append((time.perf_counter() - began) / max(1, len(made[0])))
         began = time.perf_counter()
-        scored = target.score([text], [Draft()], drafter.taps)
+        scored = target.score([sequence], [Draft()], drafter.taps)
         passes.append(time.perf_counter() - began)
         del scored
-        target.rewind(text, len(text) - 1)
-        run_round([text], target, drafter, FixedPlanner(0))
-    drafter.end(text)
-    target.end(text)
+        target.rewind(sequence, len(sequence) - 1)
+        run_round([sequence], target, drafter, FixedPlanner(0))
+    drafter.end(sequence)
+    target.end(sequence)
     return statistics.median(drafts) / statistics.median(passes)
 
 

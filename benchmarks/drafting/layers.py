@@ -32,9 +32,9 @@ from foredraft.models.native.model import NativeModel
 from foredraft.models.spec import read_spec
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import choice_file
-from foredraft.options import settle
+from foredraft.options import parse_options
 from foredraft.prompts import prompt_ids
-from foredraft.runtime.host import Host, find_sampler
+from foredraft.runtime.host import LoadedModel, find_sampler
 from foredraft.training.layers.answers import greedy_answers
 from foredraft.training.layers.finding import Found, LayerPlan, LayerTrainer, save
 from foredraft.training.layers.trial import measure
@@ -72,15 +72,15 @@ def planted(arguments: Any) -> dict[str, Any]:
         identity = ModelFolder(folder).identity
         model = NativeModel(spec, folder, identity=identity, cache=Path(place), tier=tier, threads=arguments.threads)
         shutil.rmtree(folder)
-        host = Host(
+        loaded = LoadedModel(
             name="planted", target=CachedTarget(model), tokenizer=None, tier=f"native-{model.tier}", device="cpu",
-            dtype="bf16", fingerprint="", context=model.context, off=None, notice=None, folder=None,
+            dtype="bf16", fingerprint="", context=model.context, no_speculation_reason=None, notice=None, folder=None,
             sampler=find_sampler(), identity=identity, cache=Path(place),
         )  # fmt: skip
         draw = random.Random(1)
         prompts = [[draw.randrange(3, spec.vocabulary) for _ in range(24)] for _ in range(3 if arguments.quick else 4)]
         plan = LayerPlan(0.5, 16, 8, 1, 1) if arguments.quick else LayerPlan(arguments.minutes, 40, 8, 1, 1)
-        found = search(host, prompts, Path(place) / "planted.search.json", plan)[0]
+        found = search(loaded, prompts, Path(place) / "planted.search.json", plan)[0]
     out = set(range(parts)) - set(found.choice.sub_layers)
     print(f"planted {faint}, left out {sorted(out)}")
     return {
@@ -99,18 +99,18 @@ def planted(arguments: Any) -> dict[str, Any]:
 
 def real(arguments: Any) -> dict[str, Any]:
     """Search the model that the options name, write its choice beside it, and try that on other prompts."""
-    host = load(arguments, drafter="none").host
-    ids = tokens_of(host, QUESTIONS[:4] if arguments.quick else QUESTIONS)
+    loaded = load(arguments, drafter="none").loaded
+    ids = tokens_of(loaded, QUESTIONS[:4] if arguments.quick else QUESTIONS)
     plan = LayerPlan(0.4, 24, 16, 1, 1) if arguments.quick else LayerPlan(arguments.minutes)
-    path = choice_file(host.cache, host.identity)
+    path = choice_file(loaded.cache, loaded.identity)
     with tempfile.TemporaryDirectory() as place:
-        found, curves = search(host, ids, Path(place) / "search.json", plan)
+        found, curves = search(loaded, ids, Path(place) / "search.json", plan)
     if not arguments.quick:
         save(found, path)
     others = [prompt["prompt"] for prompt in read_prompts(arguments.prompts)[0]]
     others = others[: 2 if arguments.quick else 12]
-    answers = greedy_answers(host, tokens_of(host, others), plan.tokens, Line())
-    trial = measure(host, answers, found.trial.candidate, found.trial.length, plan.repeats, Line())
+    answers = greedy_answers(loaded, tokens_of(loaded, others), plan.tokens, Line())
+    trial = measure(loaded, answers, found.trial.candidate, found.trial.length, plan.repeats, Line())
     return {
         "default_model_speedup": found.choice.measured_speedup,
         "prediction_error": found.choice.prediction_error,
@@ -129,12 +129,14 @@ def real(arguments: Any) -> dict[str, Any]:
     }
 
 
-def search(host: Host, prompts: Sequence[Sequence[int]], state: Path, plan: LayerPlan) -> tuple[Found, dict[str, Any]]:
+def search(
+    loaded: LoadedModel, prompts: Sequence[Sequence[int]], state: Path, plan: LayerPlan
+) -> tuple[Found, dict[str, Any]]:
     """Search; return what was found and the curves of agreement."""
-    trainer = LayerTrainer(host, prompts, state, plan, Line())
+    trainer = LayerTrainer(loaded, prompts, state, plan, Line())
     found = trainer.train("this machine")
     choice = found.choice
-    print(f"\n{host.name}: {choice.measured_speedup:.3f} measured, {choice.predicted_speedup:.3f} predicted")
+    print(f"\n{loaded.name}: {choice.measured_speedup:.3f} measured, {choice.predicted_speedup:.3f} predicted")
     parts = 2 * found.choice.layers
     exits, left_out = [], dict.fromkeys(range(1, parts), 0.0)
     for sub_layers, runs in trainer.state.tried.items():
@@ -150,8 +152,11 @@ def search(host: Host, prompts: Sequence[Sequence[int]], state: Path, plan: Laye
     }
 
 
-def tokens_of(host: Host, prompts: Sequence[str]) -> list[list[int]]:
-    return [prompt_ids(prompt, host.tokenizer, settle({}), host.target.vocabulary, host.context) for prompt in prompts]
+def tokens_of(loaded: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
+    return [
+        prompt_ids(prompt, loaded.tokenizer, parse_options({}), loaded.target.vocabulary, loaded.context)
+        for prompt in prompts
+    ]
 
 
 class Line:

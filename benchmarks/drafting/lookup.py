@@ -20,7 +20,7 @@ from typing import Any
 import foredraft
 from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.draft import Draft
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 
 
 def main() -> None:
@@ -53,19 +53,19 @@ def main() -> None:
 
 def verify_cost(lm: foredraft.LanguageModel, rows: int, passes: int, context: int = 200) -> float:
     """Return t(rows) / t(1): medians of interleaved passes over a text of ``context`` tokens."""
-    target = lm.host.target
-    text = Sequence([7 + (31 * i) % (target.vocabulary - 7) for i in range(context)], limit=context + rows)
+    target = lm.loaded.target
+    sequence = TokenSequence([7 + (31 * i) % (target.vocabulary - 7) for i in range(context)], limit=context + rows)
     drafts = {1: Draft(), rows: Draft.chain([11 + i for i in range(rows - 1)])}
     times: dict[int, list[float]] = {1: [], rows: []}
-    target.begin(text)
+    target.begin(sequence)
     for draft in drafts.values():
-        target.score([text], [draft])  # the first reads the text; both warm up
+        target.score([sequence], [draft])  # the first reads the text; both warm up
     for _ in range(passes):
         for count, draft in drafts.items():
             began = time.perf_counter()
-            target.score([text], [draft])
+            target.score([sequence], [draft])
             times[count].append(time.perf_counter() - began)
-    target.end(text)
+    target.end(sequence)
     return statistics.median(times[rows]) / statistics.median(times[1])
 
 

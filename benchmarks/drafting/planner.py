@@ -75,7 +75,7 @@ class Priced:
             return
         rows, length = 1 + len(outcome.draft), len(sequence)
         means, costs = self._planner.means, self._planner.costs
-        self.seconds += costs.seconds(rows, length, length * rows) + (means.beside if rows > 1 else means.plain)
+        self.seconds += costs.seconds(rows, length, length * rows) + (means.overhead if rows > 1 else means.plain)
         unit, dear = self._units.get(outcome.draft.source, 0.0), max(self._units.values(), default=0.0)
         if rows > 1:
             self.seconds += unit * (max(outcome.draft.depths()) + 1)

@@ -31,7 +31,7 @@ import foredraft
 from benchmarks.shared.script import finish, load, parser, read_prompts, spread
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.retrieval.backend import retrieval
@@ -63,7 +63,7 @@ class Timed(Suffix):
     prompt: tuple[int, ...] = ()
     seconds = 0.0
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         self.prompt = tuple(sequence.tokens)
         self.prepare(sequence, self.prediction, None if self.memory is None else "")
         super().begin(sequence)
@@ -217,7 +217,7 @@ def million_over_10k(answers: list[dict[str, Any]], branches: int, repeats: int)
         text = chance.choice(texts)
         tokens = text[: chance.randrange(1, len(text))]
         for size, drafter in drafters.items():
-            sequence = Sequence([*tokens], limit=10**6)
+            sequence = TokenSequence([*tokens], limit=10**6)
             drafter.prepare(sequence, scope="")
             drafter.begin(sequence)
             began = time.perf_counter()

@@ -33,7 +33,7 @@ from benchmarks.shared.made_models import random_llama
 from benchmarks.shared.script import finish, parser
 from foredraft.models.folder import ModelFolder
 from foredraft.models.hub.fetch import resolve
-from foredraft.models.runner import TIERS, Wish, open_runner
+from foredraft.models.runner import TIERS, RunnerOptions, open_runner
 
 CONTEXT = 200
 ROWS = (1, 4, 8, 16, 32, 64)
@@ -69,9 +69,9 @@ class Bench:
         """Return a model of a tier (None: as asked for), "off" being torch's; None where the machine lacks the tier."""
         asked = tier or self.arguments.native_tier
         folder = folder or self.folder
-        wish = Wish("bf16", self.cache, "cpu", threads or self.arguments.threads, asked)
+        options = RunnerOptions("bf16", self.cache, "cpu", threads or self.arguments.threads, asked)
         try:
-            return open_runner(ModelFolder(folder), wish).model
+            return open_runner(ModelFolder(folder), options).model
         except foredraft.errors.OptionError:
             if tier is None:
                 raise
@@ -135,11 +135,11 @@ class Bench:
             cache=self.cache,
             native_tier=self.arguments.native_tier,
         )
-        torch.set_num_threads(lm.host.target.model.threads)
+        torch.set_num_threads(lm.loaded.target.model.threads)
         theirs = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16).eval()
         state = next(name for name in STATES if name in inspect.signature(theirs.forward).parameters)
         tokens = 24 if self.arguments.quick else 96
-        prompt = lm.host.tokenizer.encode("It was the longest winter that anybody in the village could remember. ")
+        prompt = lm.loaded.tokenizer.encode("It was the longest winter that anybody in the village could remember. ")
 
         @torch.inference_mode()
         def their_speed() -> float:
@@ -163,8 +163,8 @@ class Bench:
     def _prefill(self, model: Any) -> float | None:
         try:
             torch = self.open("off")
-        except foredraft.errors.ForedraftError as fault:
-            print(fault)
+        except foredraft.errors.ForedraftError as error:
+            print(error)
             return None
         ways = {"ours": lambda: read(model, 2, 512), "torch": lambda: read(torch, 2, 512)}
         times = take_turns(ways, 4 if self.arguments.quick else 12, warm=1)

@@ -35,7 +35,7 @@ from benchmarks.shared.script import finish, parser
 from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.link import linked_file, read_link
 from foredraft.models.hub.fetch import resolve
-from foredraft.models.runner import TIERS, Wish, native_facts, open_runner
+from foredraft.models.runner import TIERS, RunnerOptions, native_facts, open_runner
 from foredraft.system.machine import cores
 from foredraft.tokenizer.tokenizer import Tokenizer
 
@@ -110,11 +110,11 @@ class Bench:
     def open(self, subject: Subject, dtype: str | None = None, tier: str | None = None, threads: int = 0) -> Any:
         """Return a model in a tier (None: as asked for), "off" being torch's; None where the machine lacks the tier."""
         folder = subject.folder(dtype or self.dtype)
-        wish = Wish(
+        options = RunnerOptions(
             dtype or self.dtype, subject.cache, "cpu", threads or self.threads, tier or self.arguments.native_tier
         )
         try:
-            return open_runner(ModelFolder(folder), wish).model
+            return open_runner(ModelFolder(folder), options).model
         except foredraft.errors.OptionError:
             if tier is None:
                 raise
@@ -224,7 +224,7 @@ class Bench:
             cache=subject.cache,
             native_tier=self.arguments.native_tier,
         )
-        prompt = lm.host.tokenizer.encode(STORY)
+        prompt = lm.loaded.tokenizer.encode(STORY)
         tokens = 24 if self.quick else 96
         with Peer(self.arguments.peer, subject.file(), self.threads) as peer:
 
@@ -236,14 +236,14 @@ class Bench:
                 return 1 / lm.generate(prompt, max_tokens=tokens + 1).timings.tokens_per_s
 
             times = take_turns({"ours": ours, "llama.cpp": theirs}, 3 if self.quick else 9, warm=1)
-            print(f"\nplain decoding, a token: dtype {lm.host.dtype} against {peer.name}\n")
+            print(f"\nplain decoding, a token: dtype {lm.loaded.dtype} against {peer.name}\n")
             table(times)
             return least(times, "llama.cpp") / least(times, "ours")
 
     def kl(self, subject: Subject) -> tuple[dict[str, Any], str]:
         """Return the divergences from float64, and the hash of the prompts that the texts are."""
-        words = Tokenizer.from_folder(subject.folder(self.dtype))
-        given, digest = texts(self.arguments.prompts, words, 1 if self.quick else 16)
+        tokenizer = Tokenizer.from_folder(subject.folder(self.dtype))
+        given, digest = texts(self.arguments.prompts, tokenizer, 1 if self.quick else 16)
         figures: dict[str, Any] = dict.fromkeys(("kl", "kl_bf16", "kl_peer"))
         with ExitStack() as stack:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -19,13 +19,13 @@ Text = tuple[list[int], int]  # tokens, and the first of those after which the n
 Logits = Callable[[Text], Any]
 
 
-def texts(prompts: Path | None, words: Tokenizer, per_task: int) -> tuple[list[Text], str]:
+def texts(prompts: Path | None, tokenizer: Tokenizer, per_task: int) -> tuple[list[Text], str]:
     """Return texts, evenly from every task of a file of prompts, and the hash of the file's prompts."""
     rows, digest = read_prompts(prompts)
     found = []
     for row in spread(rows, per_task):
         ask = [{"role": "user", "content": row["prompt"]}]
-        tokens = (words.chat(ask) if words.has_chat_template else words.encode(row["prompt"]))[:LONGEST]
+        tokens = (tokenizer.chat(ask) if tokenizer.has_chat_template else tokenizer.encode(row["prompt"]))[:LONGEST]
         found.append((tokens, max(0, len(tokens) - PLACES)))
     return found, digest
 

@@ -54,12 +54,12 @@ from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Model, Rows
 from foredraft.runtime.drafter_names import draft_model
-from foredraft.runtime.host import Host, Machine
+from foredraft.runtime.host import LoadedModel, Machine
 
 RULES = {"ratio": False, "coupled": True}
 PLAIN = SamplingParams(1.0)
@@ -77,11 +77,11 @@ def main() -> None:
     draft = load(Namespace(**{**vars(arguments), "model": drafts_folder(arguments, target)}), drafter="none")
     work = QUICK if arguments.quick else FULL
     seen = Seen()
-    measure(target, draft.host, spread(prompts, work["prompts"]), work, count(arguments.seed), seen)
+    measure(target, draft.loaded, spread(prompts, work["prompts"]), work, count(arguments.seed), seen)
     figures = {**summary(seen), "noise_share_wide": None}
     report(seen, figures)
     shares = noise_shares(arguments, target, spread(prompts, 1)[:2] if arguments.quick else spread(prompts, 3))
-    finish({**figures, **shares, "sampler": target.host.sampler.name, "draft": draft.host.name}, digest)
+    finish({**figures, **shares, "sampler": target.loaded.sampler.name, "draft": draft.loaded.name}, digest)
 
 
 def options() -> Namespace:
@@ -129,15 +129,15 @@ class Seen:
 
 def measure(
     target: foredraft.LanguageModel,
-    draft: Host,
+    draft: LoadedModel,
     prompts: list[dict[str, Any]],
     work: dict[str, int],
     seeds: Iterator[int],
     seen: Seen,
 ) -> None:
     """Let the target answer the prompts, and draw rounds at every place of the answers."""
-    drafter = draft_model(draft, target.host, None, None)
-    models = target.host.target.model, draft.target.model
+    drafter = draft_model(draft, target.loaded, None, None)
+    models = target.loaded.target.model, draft.target.model
     answers = []  # all before the first chain, whose slots they use
     for start in range(0, len(prompts), SLOTS):
         asked = [ask(target, row["prompt"]) for row in prompts[start : start + SLOTS]]
@@ -147,11 +147,11 @@ def measure(
         tokens = answer.tokens.tolist()
         ours, theirs = (rows(model, tokens, answer.first) for model in models)
         for row, place in enumerate(range(answer.first, len(tokens))):
-            p, q = (target.host.sampler.law(logits[row, :], PLAIN) for logits in (ours, theirs))
+            p, q = (target.loaded.sampler.law(logits[row, :], PLAIN) for logits in (ours, theirs))
             known = {(): closed(p, q)}
-            single(p, q, known[()], target.host.sampler.noise, place, islice(seeds, work["rounds"]), seen)
-            texts = chains(target.host, tokens[:place], list(islice(seeds, work["chains"])))
-            one_round(target.host, drafter, texts, Watch(known, seen))
+            single(p, q, known[()], target.loaded.sampler.noise, place, islice(seeds, work["rounds"]), seen)
+            sequences = chains(target.loaded, tokens[:place], list(islice(seeds, work["chains"])))
+            one_round(target.loaded, drafter, sequences, Watch(known, seen))
 
 
 def rows(model: Model, tokens: Sequence[int], first: int) -> Any:
@@ -189,27 +189,27 @@ def dense(law: Any) -> Any:
     return law.dense() if hasattr(law, "dense") else np.asarray(law.probabilities)
 
 
-def chains(host: Host, tokens: list[int], seeds: Sequence[int]) -> list[Text]:
+def chains(loaded: LoadedModel, tokens: list[int], seeds: Sequence[int]) -> list[TokenSequence]:
     """Return the same text once a seed and rule, each with room for one round."""
-    stops = host.tokenizer.stop_ids if host.tokenizer is not None else frozenset()
+    stops = loaded.tokenizer.stop_ids if loaded.tokenizer is not None else frozenset()
     return [
-        Text(
-            list(tokens), len(tokens) + CHAIN + 1, PLAIN, host.sampler.noise(seed, coupled=shared),
-            law=host.sampler.law, stop_ids=stops, prompt_length=0,  # a text without an answer is not drafted for
+        TokenSequence(
+            list(tokens), len(tokens) + CHAIN + 1, PLAIN, loaded.sampler.noise(seed, coupled=shared),
+            law=loaded.sampler.law, stop_ids=stops, prompt_length=0,  # a text without an answer is not drafted for
         )
         for shared in RULES.values() for seed in seeds
     ]  # fmt: skip
 
 
-def one_round(host: Host, drafter: ModelDrafter, texts: list[Text], watch: Watch) -> None:
+def one_round(loaded: LoadedModel, drafter: ModelDrafter, sequences: list[TokenSequence], watch: Watch) -> None:
     """Run one round over all texts, and count every guess that was put to the test."""
-    for text in texts:
-        host.target.begin(text)
-        drafter.begin(text)
-    run_round(texts, host.target, drafter, FixedPlanner(CHAIN), [watch])
-    for text in texts:
-        drafter.end(text)
-        host.target.end(text)
+    for sequence in sequences:
+        loaded.target.begin(sequence)
+        drafter.begin(sequence)
+    run_round(sequences, loaded.target, drafter, FixedPlanner(CHAIN), [watch])
+    for sequence in sequences:
+        drafter.end(sequence)
+        loaded.target.end(sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,8 @@ class Watch:
 
     def see(self, done: Round) -> None:
         """Count, for each text, the guesses accepted, and the one refused if a stop did not come first."""
-        for text, outcome, laws in zip(done.sequences, done.outcomes, done.laws, strict=True):
-            rule = "coupled" if text.noise.coupled else "ratio"
+        for sequence, outcome, laws in zip(done.sequences, done.outcomes, done.laws, strict=True):
+            rule = "coupled" if sequence.noise.coupled else "ratio"
             draft = outcome.draft
             refused = outcome.origins[-1] == "correction"
             for node in range(outcome.accepted + refused):
@@ -283,7 +283,7 @@ def noise_shares(
     """Return the worst share of decode time that native sampling costs, on the model and on the wide one."""
     texts = [ask(target, row["prompt"]) for row in prompts]
     tokens, wide_tokens = (32, 12) if arguments.quick else (128, 32)
-    arms = {"noise_share": sampling.measure(target.host.target, texts, tokens)}
+    arms = {"noise_share": sampling.measure(target.loaded.target, texts, tokens)}
     if arguments.wide is not None:
         arms["noise_share_wide"] = sampling.measure(sampling.wide(arguments), sampling.WIDE_PROMPTS, wide_tokens)
     return {

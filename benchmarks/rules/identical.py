@@ -23,8 +23,8 @@ import numpy as np
 import foredraft
 from benchmarks.shared.made_models import first_layers
 from benchmarks.shared.script import finish, load, parser, read_prompts, spread
-from foredraft.core.sequence import Sequence
-from foredraft.options import settle
+from foredraft.core.sequence import TokenSequence
+from foredraft.options import parse_options
 from foredraft.prompts import prompt_ids
 
 
@@ -55,11 +55,13 @@ def main() -> None:
         prompts, arguments.max_tokens = spread(prompts, 1), min(arguments.max_tokens, 32)
     prompts = _chosen(prompts, arguments.count)
     lm = load(arguments, drafter="none")
-    words, target = lm.host.tokenizer, lm.host.target
-    texts = [prompt_ids(row["prompt"], words, settle({}), target.vocabulary, lm.host.context) for row in prompts]
+    tokenizer, target = lm.loaded.tokenizer, lm.loaded.target
+    texts = [
+        prompt_ids(row["prompt"], tokenizer, parse_options({}), target.vocabulary, lm.loaded.context) for row in prompts
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        assert lm.host.folder is not None
-        draft = arguments.draft or first_layers(lm.host.folder.path, Path(folder) / "draft", arguments.draft_layers)
+        assert lm.loaded.folder is not None
+        draft = arguments.draft or first_layers(lm.loaded.folder.path, Path(folder) / "draft", arguments.draft_layers)
         sampling = {"max_tokens": arguments.max_tokens}
         if arguments.temperature:
             sampling |= {"temperature": arguments.temperature, "top_p": arguments.top_p, "seed": arguments.seed}
@@ -70,8 +72,8 @@ def main() -> None:
             "identical": not divergences,
             "compared": compared,
             "divergences": divergences,
-            "tier": lm.host.tier,
-            "dtype": lm.host.dtype,
+            "tier": lm.loaded.tier,
+            "dtype": lm.loaded.dtype,
             "sampling": sampling,
         },
         digest,
@@ -94,7 +96,7 @@ def compare(
 ) -> tuple[int, list[dict[str, Any]]]:
     """Answer every prompt plainly and in every other way; return how many were compared, and where they differ."""
     plain = [lm.generate(text, **sampling).token_ids for text in texts]
-    print(f"\n{lm.host.tier} {lm.host.dtype}: {sum(map(len, plain))} tokens of {len(texts)} plain answers\n")
+    print(f"\n{lm.loaded.tier} {lm.loaded.dtype}: {sum(map(len, plain))} tokens of {len(texts)} plain answers\n")
     print(f"{'arm':28}{'answers':>9}{'identical':>11}{'tokens/pass':>13}")
     divergences: list[dict[str, Any]] = []
     for way in ways:
@@ -130,10 +132,10 @@ def _divergence(
     shorter = min(len(want), len(got))
     position = next((i for i in range(shorter) if want[i] != got[i]), shorter)
     so_far = [*text, *want[:position]]
-    sequence = Sequence(so_far, limit=len(so_far) + 1)
-    lm.host.target.begin(sequence)
-    logits = np.asarray(lm.host.target.extend([(sequence, so_far)]))[0]
-    lm.host.target.end(sequence)
+    sequence = TokenSequence(so_far, limit=len(so_far) + 1)
+    lm.loaded.target.begin(sequence)
+    logits = np.asarray(lm.loaded.target.extend([(sequence, so_far)]))[0]
+    lm.loaded.target.end(sequence)
     second, first = np.sort(logits)[-2:]
     return {"arm": way.name, "prompt": number, "position": position, "margin": float(first - second)}
 

@@ -28,14 +28,14 @@ from foredraft.core import round as rounds
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
 from foredraft.core.sampling import LawOf, SamplingParams, law_of
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.models.folder import ModelFolder
 from foredraft.models.native.sampling import sampler
-from foredraft.models.runner import Wish, open_runner
+from foredraft.models.runner import RunnerOptions, open_runner
 from foredraft.models.target import CachedTarget
 from foredraft.runtime.drafters import DRAFT_TOKENS
 
@@ -52,11 +52,11 @@ def main() -> None:
     arguments = options.parse_args()
     prompts, prompts_hash = read_prompts(arguments.prompts)
     lm = load(arguments, drafter="none")
-    words = lm.host.tokenizer
-    assert words is not None
+    tokenizer = lm.loaded.tokenizer
+    assert tokenizer is not None
     asked = spread(prompts, 1 if arguments.quick else 3)
-    texts = [words.chat([{"role": "user", "content": row["prompt"]}]) for row in asked]
-    arms = {"model": measure(lm.host.target, texts, 32 if arguments.quick else 128)}
+    texts = [tokenizer.chat([{"role": "user", "content": row["prompt"]}]) for row in asked]
+    arms = {"model": measure(lm.loaded.target, texts, 32 if arguments.quick else 128)}
     if arguments.wide is not None:
         arms["wide"] = measure(wide(arguments), WIDE_PROMPTS, 12 if arguments.quick else 32)
     worst = {
@@ -71,8 +71,8 @@ def wide(arguments: Any) -> CachedTarget:
     if not folder.exists():
         print("making a random model of 1.0 B parameters (2.1 GB, and as much packed) ...")
         random_llama(folder, **WIDE)
-    wish = Wish("bf16", arguments.wide, "cpu", arguments.threads, arguments.native_tier)
-    return CachedTarget(open_runner(ModelFolder(folder), wish).model)
+    options = RunnerOptions("bf16", arguments.wide, "cpu", arguments.threads, arguments.native_tier)
+    return CachedTarget(open_runner(ModelFolder(folder), options).model)
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ def decode(
 ) -> list[tuple[float, float, float]]:
     """Answer one prompt; return the clock's rounds."""
     clock = Clock()
-    sequence = Sequence(list(text), len(text) + tokens, params, noise, law=partial(clock.law, law))
+    sequence = TokenSequence(list(text), len(text) + tokens, params, noise, law=partial(clock.law, law))
     drafts = NoDrafter() if drafter == "none" else Lookup()
     planner = FixedPlanner(0 if drafter == "none" else DRAFT_TOKENS)
     with on_the_clock(clock):

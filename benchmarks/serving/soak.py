@@ -73,8 +73,8 @@ class Soak:
                     continue
                 answer = await connection.ask(path, body)
                 self._judge(answer, body)
-            except (BrokenError, OSError, TimeoutError) as fault:
-                self._wrong(f"{type(fault).__name__}: {fault}", body)
+            except (BrokenError, OSError, TimeoutError) as error:
+                self._wrong(f"{type(error).__name__}: {error}", body)
                 connection = Connection(self.port)
             if draws.random() < 0.3:
                 connection.leave()

@@ -44,16 +44,16 @@ def own_questions(
     target: foredraft.LanguageModel, count: int, seed: int, folder: Path, tell: Callable[[str], None]
 ) -> list[str]:
     """Return questions that the target writes itself, given nothing but the opening of a user's turn."""
-    words = target.host.tokenizer
-    assert words is not None
-    a, b = (words.chat([{"role": "user", "content": letter}]) for letter in "ab")
+    tokenizer = target.loaded.tokenizer
+    assert tokenizer is not None
+    a, b = (tokenizer.chat([{"role": "user", "content": letter}]) for letter in "ab")
     opening = a[: next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)]
     path = folder / "questions.json"
     texts: list[str] = json.loads(path.read_text()) if path.exists() else []
     while len(texts) < count:
         tell(f"questions {len(texts)}/{count}")
         some = write(target, [opening] * SLOTS, 64, seed - len(texts) - 1 & 0xFFFFFFFF)
-        texts += [words.decode(answer.tokens[answer.first :].tolist()) for answer in some]
+        texts += [tokenizer.decode(answer.tokens[answer.first :].tolist()) for answer in some]
         path.write_text(json.dumps(texts))
     return texts[:count]
 
@@ -86,8 +86,8 @@ def kept_answers(
 
 def write(target: foredraft.LanguageModel, prompts: Sequence[list[int]], most: int, seed: int) -> list[Answer]:
     """Answer up to SLOTS prompts side by side. An answer depends on its prompt, its place in the list and the seed."""
-    words, model = target.host.tokenizer, target.host.target.model
-    stops = words.stop_ids if words is not None else frozenset()
+    tokenizer, model = target.loaded.tokenizer, target.loaded.target.model
+    stops = tokenizer.stop_ids if tokenizer is not None else frozenset()
     draws = [np.random.default_rng((seed, place)) for place in range(len(prompts))]
     texts = [list(prompt) for prompt in prompts]
     laws: list[list[tuple[Any, Any]]] = [[] for _ in prompts]

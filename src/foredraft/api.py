@@ -11,12 +11,12 @@ from foredraft.core.protocols import Drafter
 from foredraft.engine.law_watch import LawWatch
 from foredraft.engine.text import Piece
 from foredraft.errors import OptionError, PromptError, TokenizerError
-from foredraft.options import Options, draft_length, draft_warmth, settle
+from foredraft.options import Options, draft_length, parse_draft_temperature, parse_options
 from foredraft.prompts import Prompt, is_batch
 from foredraft.result import Result
 from foredraft.runtime.custom_drafter import check_drafter
 from foredraft.runtime.drafter_names import check_names
-from foredraft.runtime.host import Host, Machine
+from foredraft.runtime.host import LoadedModel, Machine
 from foredraft.runtime.recent_text import CACHE_TOKENS, check_cache
 from foredraft.runtime.request import Request
 from foredraft.runtime.running import Running
@@ -67,7 +67,7 @@ def load(
         check_drafter(drafter)
     if not isinstance(cache, str | Path | None):
         raise OptionError(f"cache must be the path of a folder, not {cache!r:.60}")
-    length, warmth = draft_length(draft_tokens), draft_warmth(draft_temperature)
+    length, warmth = draft_length(draft_tokens), parse_draft_temperature(draft_temperature)
     runtime = open_runtime(
         model,
         Machine(device, dtype, threads, context, offline, None if cache is None else Path(cache), native_tier),
@@ -93,9 +93,9 @@ class LanguageModel:
         self.runtime = runtime
 
     @property
-    def host(self) -> Host:
+    def loaded(self) -> LoadedModel:
         """The model itself: its target, tokenizer, tier, dtype, fingerprint, context."""
-        return self.runtime.host
+        return self.runtime.loaded
 
     @property
     def drafter(self) -> Drafter:
@@ -153,7 +153,7 @@ class LanguageModel:
 
         Raises OptionError or PromptError before anything runs (of a list it says which prompt), NumericalError or
         GenerationError if no token can be drawn. Of a list, and of ``n`` answers, only the one concerned fails and
-        nothing is raised: its ``finish_reason`` is "error" and ``fault`` says why.
+        nothing is raised: its ``finish_reason`` is "error" and ``error`` says why.
         """
         running = self.start(prompt, **options)
         running.finish()
@@ -169,20 +169,20 @@ class LanguageModel:
 
         Raises OptionError or PromptError as ``generate`` does.
         """
-        settings = settle(options)
+        settings = parse_options(options)
         requests = []
         for i, each in enumerate(prompt if is_batch(prompt) else [prompt]):
             try:
                 requests.append(self.runtime.requests.make(each, settings))
-            except (PromptError, TokenizerError) as fault:
+            except (PromptError, TokenizerError) as error:
                 if is_batch(prompt):
-                    fault.args = (f"prompts[{i}]: {fault}",)
+                    error.args = (f"prompts[{i}]: {error}",)
                 raise
         return Running(self.runtime, requests, settings)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         """Return the answer to one prompt piece by piece, as it is made. Options as for ``generate``, less ``n``."""
-        settings = settle(options)
+        settings = parse_options(options)
         if is_batch(prompt):
             raise PromptError("stream answers one prompt: call it once for each")
         if settings.n > 1:
@@ -224,5 +224,5 @@ class Stream(Iterator[Piece]):
                 yield from request.answer.release(request.sequence.answer, request.origins)
         finally:
             self._running.close()
-        if request.sequence.fault is not None:
-            raise request.sequence.fault
+        if request.sequence.error is not None:
+            raise request.sequence.error

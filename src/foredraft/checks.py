@@ -10,26 +10,26 @@ from typing import Any, SupportsIndex
 from foredraft.errors import OptionError
 
 
-def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
+def whole(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` if it is a whole number in range. Raises OptionError."""
     given = index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
-    if given is None or given < least or (most is not None and given > most):
-        span = f"of at least {least}" if most is None else f"between {least} and {most}"
+    if given is None or given < minimum or (maximum is not None and given > maximum):
+        span = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
         raise OptionError(f"{name} must be a whole number {span}, not {value!r:.60}")
     return given
 
 
-def number(name: str, value: object, *, least: float = -math.inf, most: float = math.inf) -> float:
+def number(name: str, value: object, *, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """Return ``value`` as a float if it is a finite number in range. Raises OptionError."""
-    span = "" if (least, most) == (-math.inf, math.inf) else f" between {least:g} and {most:g}"
+    span = "" if (minimum, maximum) == (-math.inf, math.inf) else f" between {minimum:g} and {maximum:g}"
     wrong = OptionError(f"{name} must be a number{span}, not {value!r:.60}")
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong
     try:
         given = float(value)
-    except OverflowError as fault:
-        raise wrong from fault
-    if not math.isfinite(given) or not least <= given <= most:
+    except OverflowError as error:
+        raise wrong from error
+    if not math.isfinite(given) or not minimum <= given <= maximum:
         raise wrong
     return given
 

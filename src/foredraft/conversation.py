@@ -23,10 +23,10 @@ class Conversation:
     def __init__(self, model: LanguageModel, system: str | None = None) -> None:
         if system is not None:
             check_text("system", system)
-        if model.host.tokenizer is None:
+        if model.loaded.tokenizer is None:
             raise TokenizerError("a conversation needs a tokenizer: load the model with tokenizer=")
         self._model = model
-        self._words = model.host.tokenizer
+        self._words = model.loaded.tokenizer
         self.messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
         self._stream: Stream | None = None
         self._ids: list[int] = []  # the conversation so far, as the model read and wrote it
@@ -42,7 +42,7 @@ class Conversation:
         turn = [*self.messages, {"role": "user", "content": text}]
         rendered = self._words.render(turn)
         ids = self._continued(rendered)
-        context = self._model.host.context
+        context = self._model.loaded.context
         if self.messages and len(ids) >= context:
             raise PromptError(f"the conversation has {len(ids)} tokens and the context {context}: begin a new one")
         stream = self._model.stream(ids, **options)

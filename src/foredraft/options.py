@@ -94,7 +94,7 @@ class Settings:
     template: tuple[tuple[str, bool | str], ...] = ()  # variables of the chat template
 
 
-def settle(options: Options) -> Settings:
+def parse_options(options: Options) -> Settings:
     """Check every option and return what it comes to. Raises OptionError, one sentence a fault."""
     given = {name: value for name, value in cast("dict[str, Any]", options).items() if value is not None}
     for name in given:
@@ -107,19 +107,19 @@ def settle(options: Options) -> Settings:
     return Settings(
         sampling=SamplingParams(
             temperature=_temperature(given),
-            top_k=whole("top_k", given.get("top_k", 0), least=0),
+            top_k=whole("top_k", given.get("top_k", 0), minimum=0),
             top_p=number("top_p", given.get("top_p", 1.0)),
             min_p=number("min_p", given.get("min_p", 0.0)),
         ),
         max_tokens=max_tokens,
-        seed=None if "seed" not in given else whole("seed", given["seed"], least=0, most=2**64 - 1),
+        seed=None if "seed" not in given else whole("seed", given["seed"], minimum=0, maximum=2**64 - 1),
         stop=_stop(given.get("stop", ())),
         stop_token_ids=_stop_ids(given.get("stop_token_ids", ())),
         system=None if "system" not in given else text("system", given["system"]),
         raw=switch("raw", given.get("raw", False)),
         drafter=drafter,
         draft_tokens=draft_tokens,
-        draft_temperature=draft_warmth(given.get("draft_temperature")),
+        draft_temperature=parse_draft_temperature(given.get("draft_temperature")),
         rule=given.get("rule", "auto"),
         prediction=_prediction(given.get("prediction")),
         cache_scope=None if "cache_scope" not in given else check_scope(given["cache_scope"]),
@@ -127,7 +127,7 @@ def settle(options: Options) -> Settings:
         bad_words=bad_words(given.get("bad_words", ())),
         grammar=grammar(given),
         logprobs=logprobs(given.get("logprobs")),
-        n=whole("n", given.get("n", 1), least=1, most=MAX_N),
+        n=whole("n", given.get("n", 1), minimum=1, maximum=MAX_N),
     )
 
 
@@ -143,10 +143,10 @@ def check_vocabulary(settings: Settings, vocabulary: int) -> None:
 
 def draft_length(value: object) -> int | None:
     """Return a draft length; None for "auto", the planner's. Raises OptionError."""
-    return None if value in ("auto", None) else whole("draft_tokens", value, least=0)
+    return None if value in ("auto", None) else whole("draft_tokens", value, minimum=0)
 
 
-def draft_warmth(value: object) -> float | None:
+def parse_draft_temperature(value: object) -> float | None:
     """Return the drafter's own temperature; None for the request's. Raises OptionError."""
     if value is None:
         return None
@@ -167,13 +167,13 @@ def _drafting(given: Mapping[str, Any]) -> tuple[object, int | None]:
         if drafter is not None:
             raise OptionError("prompt_lookup_num_tokens asks for the lookup drafter, but another is named: give one")
         drafter = "lookup"
-        draft_tokens = whole("prompt_lookup_num_tokens", given["prompt_lookup_num_tokens"], least=1)
+        draft_tokens = whole("prompt_lookup_num_tokens", given["prompt_lookup_num_tokens"], minimum=1)
     if "assistant_early_exit" in given:
         if drafter is not None:
             raise OptionError("assistant_early_exit asks for the layers drafter, but another is named: give one")
-        drafter = f"layers:{whole('assistant_early_exit', given['assistant_early_exit'], least=1)}"
+        drafter = f"layers:{whole('assistant_early_exit', given['assistant_early_exit'], minimum=1)}"
     if "num_assistant_tokens" in given:
-        draft_tokens = whole("num_assistant_tokens", given["num_assistant_tokens"], least=1)
+        draft_tokens = whole("num_assistant_tokens", given["num_assistant_tokens"], minimum=1)
     return drafter, draft_tokens
 
 
@@ -191,7 +191,7 @@ def _prediction(value: object) -> str | tuple[int, ...] | None:
         return text("prediction", value)
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not len(value):
         raise OptionError(f"prediction must be text or token ids, and not empty, not {value!r:.60}")
-    return tuple(whole("a token of a prediction", token, least=0) for token in value)
+    return tuple(whole("a token of a prediction", token, minimum=0) for token in value)
 
 
 def _temperature(given: Mapping[str, Any]) -> float:
@@ -208,7 +208,7 @@ def _max_tokens(given: Mapping[str, Any]) -> int:
     names = [name for name in ("max_tokens", "max_new_tokens") if name in given]
     if len(names) == 2 and given[names[0]] != given[names[1]]:
         raise OptionError("max_tokens and max_new_tokens mean the same and differ: give one")
-    return whole(names[0], given[names[0]], least=1) if names else MAX_TOKENS
+    return whole(names[0], given[names[0]], minimum=1) if names else MAX_TOKENS
 
 
 def _stop(value: object) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ def _stop(value: object) -> tuple[str, ...]:
 
 def _stop_ids(value: object) -> frozenset[int]:
     ids: Iterable[object] = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
-    return frozenset(whole("stop_token_ids", i, least=0) for i in ids)
+    return frozenset(whole("stop_token_ids", i, minimum=0) for i in ids)
 
 
 def _nearest(name: str) -> str:
@@ -234,20 +234,20 @@ def shaping(given: Mapping[str, Any], max_tokens: int) -> ShapingOptions:
 
     Raises OptionError.
     """
-    min_tokens = whole("min_tokens", given.get("min_tokens", 0), least=0)
+    min_tokens = whole("min_tokens", given.get("min_tokens", 0), minimum=0)
     if min_tokens > max_tokens:
         raise OptionError(f"min_tokens {min_tokens} is more than max_tokens {max_tokens}")
     repetition = number(
         "repetition_penalty",
         given.get("repetition_penalty", 1.0),
-        least=1 / _STRONGEST_PENALTY,
-        most=_STRONGEST_PENALTY,
+        minimum=1 / _STRONGEST_PENALTY,
+        maximum=_STRONGEST_PENALTY,
     )
     return ShapingOptions(
         logit_bias=_logit_bias(given.get("logit_bias", {})),
         repetition_penalty=repetition,
-        presence_penalty=number("presence_penalty", given.get("presence_penalty", 0.0), least=-2, most=2),
-        frequency_penalty=number("frequency_penalty", given.get("frequency_penalty", 0.0), least=-2, most=2),
+        presence_penalty=number("presence_penalty", given.get("presence_penalty", 0.0), minimum=-2, maximum=2),
+        frequency_penalty=number("frequency_penalty", given.get("frequency_penalty", 0.0), minimum=-2, maximum=2),
         min_tokens=min_tokens,
     )
 
@@ -269,7 +269,7 @@ def logprobs(value: object) -> int | None:
     """
     if value is None or value is False:
         return None
-    return 0 if value is True else whole("logprobs", value, least=0, most=MAX_LOGPROBS)
+    return 0 if value is True else whole("logprobs", value, minimum=0, maximum=MAX_LOGPROBS)
 
 
 def grammar(given: Mapping[str, Any]) -> GrammarSource | None:
@@ -292,7 +292,7 @@ def _logit_bias(value: object) -> tuple[tuple[int, float], ...]:
         if index(token) in bias:
             raise OptionError(f"logit_bias names token {index(token)} twice")
         name = f"logit_bias of token {index(token)}"
-        bias[index(token)] = number(name, amount, least=-_STRONGEST_BIAS, most=_STRONGEST_BIAS)
+        bias[index(token)] = number(name, amount, minimum=-_STRONGEST_BIAS, maximum=_STRONGEST_BIAS)
     return tuple(sorted(bias.items()))
 
 
@@ -306,5 +306,5 @@ def _pairs(value: object) -> list[tuple[Any, Any]]:
         if value.lstrip().startswith("{"):
             return cast("list[tuple[Any, Any]]", parse_json(value, list))
         return [(key, float(amount)) for key, _, amount in (part.partition(":") for part in value.split(","))]
-    except ValueError as fault:
-        raise wrong from fault
+    except ValueError as error:
+        raise wrong from error

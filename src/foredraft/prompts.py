@@ -22,7 +22,9 @@ def is_batch(prompt: object) -> bool:
     return not any(isinstance(part, int | Mapping) for part in prompt)
 
 
-def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabulary: int, context: int) -> list[int]:
+def prompt_ids(
+    prompt: Any, tokenizer: Tokenizer | None, settings: Settings, vocabulary: int, context: int
+) -> list[int]:
     """Return the ids of one prompt, checked to leave room for an answer in ``context`` tokens.
 
     Raises PromptError for an empty prompt, one that is too long, ids outside the vocabulary, or text where there is no
@@ -33,9 +35,9 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     if len(prompt) == 0:
         raise PromptError("the prompt is empty: give it some text" if isinstance(prompt, str) else EMPTY_LIST)
     if isinstance(prompt, str) or isinstance(prompt[0], Mapping):
-        if words is None:
+        if tokenizer is None:
             raise PromptError("this model was loaded without a tokenizer: give the prompt as token ids")
-        ids = _ids_of_text(prompt, words, settings, context)
+        ids = _ids_of_text(prompt, tokenizer, settings, context)
     else:
         ids = list(prompt)
         for token in ids:
@@ -50,10 +52,10 @@ def prompt_ids(prompt: Any, words: Tokenizer | None, settings: Settings, vocabul
     return ids
 
 
-def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int) -> list[int]:
+def _ids_of_text(prompt: Any, tokenizer: Tokenizer, settings: Settings, context: int) -> list[int]:
     messages = messages_of(prompt, settings.system)
     size = sum(len(message["content"]) for message in messages)
-    if words.fewest_tokens(size) >= context:
+    if tokenizer.fewest_tokens(size) >= context:
         # a hundred megabytes are refused before minutes go into tokenising them
         raise PromptTooLong(f"the prompt has {size} characters, and a context of {context} tokens cannot hold them")
     if not all(is_text(part) for message in messages for part in message.values()):
@@ -63,8 +65,8 @@ def _ids_of_text(prompt: Any, words: Tokenizer, settings: Settings, context: int
             raise PromptError("raw=True takes text or token ids, not messages")
         if settings.system is not None:
             raise PromptError("a raw prompt has no system turn: leave system out")
-        return words.encode(prompt)
-    return words.chat(messages, variables=dict(settings.template))
+        return tokenizer.encode(prompt)
+    return tokenizer.chat(messages, variables=dict(settings.template))
 
 
 def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:
@@ -78,21 +80,21 @@ def messages_of(prompt: Any, system: str | None) -> list[dict[str, str]]:
     return messages
 
 
-def bad_word_ids(bad_words: Sequence[str], words: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def bad_word_ids(bad_words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Return bad words as token sequences: each as it is written at the start of a text and after a space.
 
     Raises OptionError for one that the tokenizer has no tokens for.
     """
     sequences: dict[tuple[int, ...], None] = {}
     for word in bad_words:
-        if not is_text(word) or not words.encode(word.lstrip(), special=False):
+        if not is_text(word) or not tokenizer.encode(word.lstrip(), special=False):
             raise OptionError(f"the bad word {word!r} has no tokens in this vocabulary")
         for written in (word.lstrip(), f" {word.lstrip()}"):
-            sequences[tuple(words.encode(written, special=False))] = None
+            sequences[tuple(tokenizer.encode(written, special=False))] = None
     return tuple(sequences)
 
 
-def prediction_ids(settings: Settings, words: Tokenizer | None, vocabulary: int, context: int) -> tuple[int, ...]:
+def prediction_ids(settings: Settings, tokenizer: Tokenizer | None, vocabulary: int, context: int) -> tuple[int, ...]:
     """Return a prediction as token ids, without those that a tokenizer puts around a text; empty where there is none.
 
     Raises OptionError for text without a tokenizer, text that is none, or more of it than the context could hold.
@@ -100,7 +102,7 @@ def prediction_ids(settings: Settings, words: Tokenizer | None, vocabulary: int,
     text = settings.prediction
     if text is None:
         return ()
-    ids = text if isinstance(text, tuple) else _ids_of_prediction(text, words, context)
+    ids = text if isinstance(text, tuple) else _ids_of_prediction(text, tokenizer, context)
     if len(ids) > context:
         raise OptionError(f"prediction has {len(ids)} tokens, and a context of {context} cannot hold them")
     if max(ids) >= vocabulary:
@@ -108,12 +110,12 @@ def prediction_ids(settings: Settings, words: Tokenizer | None, vocabulary: int,
     return ids
 
 
-def _ids_of_prediction(text: str, words: Tokenizer | None, context: int) -> tuple[int, ...]:
-    if words is None:
+def _ids_of_prediction(text: str, tokenizer: Tokenizer | None, context: int) -> tuple[int, ...]:
+    if tokenizer is None:
         raise OptionError("prediction needs a tokenizer, or must be token ids: load the model with tokenizer=")
-    if words.fewest_tokens(len(text)) >= context:
+    if tokenizer.fewest_tokens(len(text)) >= context:
         raise OptionError(f"prediction has {len(text)} characters, and a context of {context} tokens cannot hold them")
-    ids = words.encode(text, special=False)
+    ids = tokenizer.encode(text, special=False)
     if not ids:
         raise OptionError("prediction is empty: it has no tokens")
     return tuple(ids)

@@ -62,7 +62,7 @@ def test_answers_that_are_interrupted_are_kept(lm: LanguageModel) -> None:
     (result,) = running.results
     assert [choice.finish_reason for choice in result.choices] == ["cancelled"] * 10
     assert [len(choice.token_ids) for choice in result.choices] == [5] * 8 + [0] * 2  # eight run at a time
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
 
 
 def test_ctrl_c_keeps_the_answers(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,14 +169,14 @@ class Own:
     name = "own"
     taps: tuple[int, ...] = ()
 
-    def __init__(self, breaks: tuple[str, ...] = (), fault: BaseException | None = None) -> None:
+    def __init__(self, breaks: tuple[str, ...] = (), error: BaseException | None = None) -> None:
         self.breaks = breaks
-        self.fault = fault or RuntimeError("two\nlines")
+        self.error = error or RuntimeError("two\nlines")
         self.ended = 0
 
     def _reach(self, method: str) -> None:
         if method in self.breaks:
-            raise self.fault
+            raise self.error
 
     def begin(self, sequence: Any) -> None:
         self._reach("begin")
@@ -200,9 +200,9 @@ def test_a_drafter_that_breaks_is_named(lm: LanguageModel, method: str, joined: 
     drafter: Any = FirstOf([Lookup(), own]) if joined else own
     with pytest.raises(DrafterError, match=rf"^drafter own: {method} failed: RuntimeError: two lines$") as caught:
         lm.generate(["abab", "cdcd"], max_tokens=9, drafter=drafter, draft_tokens=4)
-    assert caught.value.__cause__ is own.fault
+    assert caught.value.__cause__ is own.error
     assert own.ended == (1 if method == "begin" else 2)  # every sequence it had met
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
     assert lm.generate("abab", max_tokens=9, drafter=Own()).drafter == "own"
 
 
@@ -229,7 +229,7 @@ def test_a_drafter_that_breaks_under_a_planner_is_dropped_and_the_answer_goes_on
         (notice,) = result.notices
         assert notice.startswith("drafter own was dropped")
         assert notice.endswith(f"{method} failed: RuntimeError: two lines")
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
     own.breaks = ()
     assert lm.generate("abab", max_tokens=9, drafter=drafter).notices == []
 
@@ -243,7 +243,7 @@ def test_a_drafter_that_exits_ends_no_program(lm: LanguageModel, method: str) ->
     result = lm.generate("abab", max_tokens=9, drafter=own)
     assert result.text == lm.generate("abab", max_tokens=9, drafter="none").text
     assert result.notices == [f"drafter own was dropped: {method} failed: SystemExit: 3"]
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
@@ -254,7 +254,7 @@ def test_ctrl_c_in_a_drafter_passes(lm: LanguageModel, method: str, planned: boo
     with pytest.raises(KeyboardInterrupt):
         lm.generate("abab", max_tokens=9, drafter=Own((method,), KeyboardInterrupt()), **length)
     assert lm.generate("abab", max_tokens=9, drafter="lookup").notices == []
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
 
 
 class Copier(Own):

@@ -67,7 +67,7 @@ def test_a_batch_is_its_prompts_one_by_one(lm: LanguageModel, other: Path) -> No
     for drafter in ("none", f"lookup+model:{other}"):
         together = lm.generate(prompts, max_tokens=24, drafter=drafter)
         assert [r.token_ids for r in together] == [r.token_ids for r in alone]
-        assert lm.host.target.slots.free == len(lm.host.target.slots)
+        assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
 
 
 def test_plain_text_is_transformers_text(lm: LanguageModel, tiny: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_stream_says_what_generate_says(lm: LanguageModel) -> None:
 def test_a_stream_left_early_gives_its_slot_back(lm: LanguageModel) -> None:
     with lm.stream("abc", max_tokens=30) as stream:
         next(stream)
-    assert lm.host.target.slots.free == len(lm.host.target.slots)
+    assert lm.loaded.target.slots.free == len(lm.loaded.target.slots)
     assert stream.result is not None
     assert stream.result.finish_reason == "cancelled"
 
@@ -153,7 +153,7 @@ def test_the_context_ends_an_answer(tiny: Path) -> None:
 def test_a_transformers_object_runs_as_it_is(lm: LanguageModel, tiny: Path) -> None:
     module = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float64)
     handed = foredraft.load(module, tokenizer=tiny)
-    assert handed.host.tier == "transformers"
+    assert handed.loaded.tier == "transformers"
     for drafter in ("none", "lookup"):
         answer = handed.generate("abab ab", max_tokens=20, drafter=drafter)
         assert answer.text == lm.generate("abab ab", max_tokens=20).text

@@ -71,7 +71,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 def drafters(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("matrix") / "other"
     make_chat_model(folder, num_hidden_layers=1, vocab_size=272, max_position_embeddings=64)
-    return ["lookup", "suffix", f"model:{lm.host.folder.path}", f"suffix+model:{folder}", Bushes()]
+    return ["lookup", "suffix", f"model:{lm.loaded.folder.path}", f"suffix+model:{folder}", Bushes()]
 
 
 def test_the_table_names_every_option() -> None:

@@ -90,17 +90,19 @@ def test_a_prediction_that_matches_nothing_is_given_up(
 
 def test_text_is_a_prediction_as_it_is_and_tokens_are(lm: LanguageModel) -> None:
     plain = lm.generate(PROMPT, max_tokens=24)
-    words = lm.host.tokenizer
-    assert words is not None
-    assert lm.runtime.requests.prediction(_settings(prediction="ab c")) == tuple(words.encode("ab c", special=False))
+    tokenizer = lm.loaded.tokenizer
+    assert tokenizer is not None
+    assert lm.runtime.requests.prediction(_settings(prediction="ab c")) == tuple(
+        tokenizer.encode("ab c", special=False)
+    )
     by_ids = lm.generate(PROMPT, max_tokens=24, prediction=plain.token_ids)
     assert by_ids.token_ids == plain.token_ids
 
 
 def _settings(**options: Any) -> Any:
-    from foredraft.options import settle
+    from foredraft.options import parse_options
 
-    return settle(options)  # type: ignore[arg-type]
+    return parse_options(options)  # type: ignore[arg-type]
 
 
 def test_it_is_counted_only_where_it_was_given_and_over_all_answers(

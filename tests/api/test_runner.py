@@ -29,17 +29,17 @@ def load(folder: Path, cache: Path, **options: object) -> foredraft.LanguageMode
 def test_native_is_the_default_and_torch_the_other(tiny: Path, tmp_path: Path) -> None:
     native, torch = load(tiny, tmp_path), load(tiny, tmp_path, native_tier="off")
     best = runner.native_facts()["tiers"][0]
-    assert (native.host.tier, native.host.dtype, native.host.device) == (f"native-{best}", "bf16", "cpu")
-    assert torch.host.tier == "torch"
-    assert load(tiny, tmp_path, dtype="f64").host.tier == "torch"
+    assert (native.loaded.tier, native.loaded.dtype, native.loaded.device) == (f"native-{best}", "bf16", "cpu")
+    assert torch.loaded.tier == "torch"
+    assert load(tiny, tmp_path, dtype="f64").loaded.tier == "torch"
     assert native.generate("abc", max_tokens=3).tier == f"native-{best}"
 
 
 def test_a_tier_can_be_forced(tiny: Path, tmp_path: Path) -> None:
     here = runner.native_facts()["tiers"]
-    hosts = [load(tiny, tmp_path, native_tier=tier).host for tier in here]
-    assert [host.tier for host in hosts] == [f"native-{tier}" for tier in here]
-    assert len({host.fingerprint for host in hosts}) == len(here)
+    hosts = [load(tiny, tmp_path, native_tier=tier).loaded for tier in here]
+    assert [loaded.tier for loaded in hosts] == [f"native-{tier}" for tier in here]
+    assert len({loaded.fingerprint for loaded in hosts}) == len(here)
     for tier in set(runner.TIERS) - set(here):
         with pytest.raises(OptionError, match=tier):
             load(tiny, tmp_path, native_tier=tier)
@@ -66,10 +66,10 @@ def test_without_the_library_torch_runs_and_it_is_said(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "why_not_native", lambda: WHY)
-    host = load(tiny, tmp_path).host
-    assert host.tier == "torch"
-    assert host.notice is not None
-    assert WHY in host.notice
+    loaded = load(tiny, tmp_path).loaded
+    assert loaded.tier == "torch"
+    assert loaded.notice is not None
+    assert WHY in loaded.notice
     with pytest.raises(OptionError, match=WHY):
         load(tiny, tmp_path, native_tier="portable")
     monkeypatch.setattr(runner, "torch_installed", lambda: False)
@@ -87,10 +87,10 @@ def test_without_torch_what_needs_it_says_so(tiny: Path, tmp_path: Path, monkeyp
     with pytest.raises(UnsupportedModel, match=r"foredraft\[torch\]"):
         load(tmp_path / "gpt", tmp_path)
     monkeypatch.setattr(runner, "gpu_possible", lambda: True)
-    host = load(tiny, tmp_path).host
-    assert host.tier.startswith("native-")
-    assert host.notice is not None
-    assert "GPU" in host.notice
+    loaded = load(tiny, tmp_path).loaded
+    assert loaded.tier.startswith("native-")
+    assert loaded.notice is not None
+    assert "GPU" in loaded.notice
 
 
 def test_the_native_pass_never_imports_torch(tiny: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_where_nothing_can_run_nothing_is_fetched(tmp_path: Path, monkeypatch: p
 
 
 def test_more_threads_than_cores_are_said_to_be_slower(tiny: Path, tmp_path: Path) -> None:
-    host = load(tiny, tmp_path, threads=cores() + 1).host
-    assert host.notice is not None
-    assert "which is slower" in host.notice
-    assert load(tiny, tmp_path, threads=1).host.notice is None
+    loaded = load(tiny, tmp_path, threads=cores() + 1).loaded
+    assert loaded.notice is not None
+    assert "which is slower" in loaded.notice
+    assert load(tiny, tmp_path, threads=1).loaded.notice is None

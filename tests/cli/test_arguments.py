@@ -11,7 +11,7 @@ import pytest
 from foredraft.cli import generate
 from foredraft.cli.arguments.arguments import generation_options
 from foredraft.cli.parser import Parser
-from foredraft.options import settle
+from foredraft.options import parse_options
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -40,7 +40,7 @@ def test_every_sampling_option_arrives() -> None:
         "rule": "coupled",
         "regex": "a|b",
     }
-    assert settle(options).shaping.logit_bias == ((5, -100.0), (6, 2.0))  # type: ignore[arg-type]
+    assert parse_options(options).shaping.logit_bias == ((5, -100.0), (6, 2.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("word", ["schema.json", "@schema.json", json.dumps(SCHEMA), " " + json.dumps(SCHEMA)])
@@ -51,7 +51,7 @@ def test_a_schema_is_its_text_or_a_file(tmp_path: Path, word: str) -> None:
 
 def test_a_bias_may_be_json() -> None:
     options: Any = options_of("--logit-bias", '{"5": 1}')
-    assert settle(options).shaping.logit_bias == ((5, 1.0),)
+    assert parse_options(options).shaping.logit_bias == ((5, 1.0),)
 
 
 def test_nothing_named_is_nothing_said() -> None:

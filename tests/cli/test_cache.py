@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foredraft.cli.main import main
-from foredraft.cli.stored import import_files as imports
+from foredraft.cli.stored import import_files as import_files
 from foredraft.errors import ModelError, StorageError
 from foredraft.retrieval.backend import retrieval
 from foredraft.retrieval.store import Store
@@ -278,7 +278,7 @@ def code(folder: Path) -> None:
     """Write a folder of code, with what does not belong among it."""
     for name, data in {
         "a.py": b"def a(): pass\n", "deep/er/b.py": "ü = 1\n".encode(), "blob.bin": b"\x00\x01" * 9,
-        "latin.txt": b"\xff\xe9", "empty.txt": b" \n", "big.txt": b"x" * (imports.LARGEST + 1),
+        "latin.txt": b"\xff\xe9", "empty.txt": b" \n", "big.txt": b"x" * (import_files.LARGEST + 1),
         ".hidden": b"x", ".git/config": b"x",
         "node_modules/m.js": b"x", "same.py": b"def a(): pass\n",
     }.items():  # fmt: skip

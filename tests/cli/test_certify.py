@@ -94,7 +94,7 @@ def test_colours(certify: Any) -> None:
     answer = certify("--rule", "ratio", "--samples", "4", "--drafter", "none", "--color", "always")
     assert answer.status == 0
     assert "\x1b[" in answer.out
-    assert "no law was tested: nothing drafts" in answer.out
+    assert "no distribution was tested: nothing drafts" in answer.out
     assert "certified: every check holds (2 checks)" in answer.out
 
 

@@ -60,9 +60,9 @@ def test_slips_are_named(refused: Any, words: tuple[str, ...], hint: str) -> Non
     assert hint in refused(*words)
 
 
-def fail_with(monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> None:
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def run(args: object, console: object) -> NoReturn:
-        raise fault
+        raise error
 
     monkeypatch.setattr(generate, "run", run)
 

@@ -155,9 +155,9 @@ def test_packed_weights_belong_to_the_folder_that_runs_from_them(tmp_path: Path)
     for name in ("x-file-5", "x-bf16-5", "x-rounded-5", "xy-bf16-5"):
         (tmp_path / "packed" / name).mkdir(parents=True)
     wide = Kept("a", tmp_path / "a", 0, {}, None, "x", linked=False)
-    assert [path.name for path in wide.beside(tmp_path)] == ["x-bf16-5", "x-rounded-5"]
-    assert [path.name for path in replace(wide, linked=True).beside(tmp_path)] == ["x-file-5"]
-    assert replace(wide, identity=None).beside(tmp_path) == []
+    assert [path.name for path in wide.cache_files(tmp_path)] == ["x-bf16-5", "x-rounded-5"]
+    assert [path.name for path in replace(wide, linked=True).cache_files(tmp_path)] == ["x-file-5"]
+    assert replace(wide, identity=None).cache_files(tmp_path) == []
 
 
 def test_a_gguf_is_removed_by_its_path_and_by_a_name_that_is_its_own(ask: Ask, refused: Any, tmp_path: Path) -> None:

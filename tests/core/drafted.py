@@ -13,7 +13,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Sparse
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 from .exact import PROMPT, text_law
 from .fork import Fork, ForkNoise, branches
@@ -40,9 +40,11 @@ def q_of(table: Any, kind: str = "dense") -> Callable[[Sequence[int]], Dense]:
     return lambda path: KINDS[kind](table(path))
 
 
-def text_of(noise: Any, length: int, prompt: Sequence[int] = PROMPT, kind: str = "dense", **options: Any) -> Text:
+def text_of(
+    noise: Any, length: int, prompt: Sequence[int] = PROMPT, kind: str = "dense", **options: Any
+) -> TokenSequence:
     """Return a sequence whose target answers with rational weights in place of logits."""
-    return Text(
+    return TokenSequence(
         list(prompt),
         limit=len(prompt) + length,
         params=SAMPLED,
@@ -99,7 +101,7 @@ def drafted_law(
 def certain_chain(order: Callable[[Sequence[int]], Sequence[int]], length: int) -> Guess:
     """Guess the first of ``order(path)``, again and again, as one certain of it."""
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         for _ in range(length):
             tokens.append(order([*sequence.tokens, *tokens])[0])

@@ -12,7 +12,7 @@ import numpy as np
 from foredraft.core.draft import Draft
 from foredraft.core.law import Dense
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 from .exact import filtered_by_hand, raced_by_hand
 from .toys import Guess, Table, nothing, sampled_chain, sampled_tree
@@ -20,39 +20,41 @@ from .toys import Guess, Table, nothing, sampled_chain, sampled_tree
 V = 5
 
 
-def shaped(row: Any, sequence: Text, path: tuple[int, ...]) -> Any:
+def shaped(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
     """Shape logits by every token of the text and of the drafted prefix; forbid the one before."""
     text = [*sequence.tokens, *path]
     return np.array([-math.inf if x == text[-1] else w - 0.7 * text.count(x) for x, w in enumerate(row)])
 
 
-def next_by_hand(table: Table, text: Text, tokens: Sequence[int]) -> int:
+def next_by_hand(table: Table, sequence: TokenSequence, tokens: Sequence[int]) -> int:
     """Return the target's own token after ``tokens``, by its own noise, without a line of the rule."""
     row = list(table(tokens))
-    if text.shaping is not None:
+    if sequence.shaping is not None:
         row = [x - 0.7 * tokens.count(i) for i, x in enumerate(row)]
         row[tokens[-1]] = -math.inf
-    if text.params.greedy:
+    if sequence.params.greedy:
         return int(np.argmax(row))
-    return raced_by_hand(filtered_by_hand(row, text.params), text.noise.seed, text.noise.choice, len(tokens))
+    return raced_by_hand(
+        filtered_by_hand(row, sequence.params), sequence.noise.seed, sequence.noise.choice, len(tokens)
+    )
 
 
-def plain(table: Table, text: Text, tail: Sequence[int]) -> tuple[Any, str]:
+def plain(table: Table, sequence: TokenSequence, tail: Sequence[int]) -> tuple[Any, str]:
     """Return what a text must become and why it ends, without a line of the library."""
-    tokens = text.tokens[: text.prompt_length]
+    tokens = sequence.tokens[: sequence.prompt_length]
     while True:
-        tokens.append(next_by_hand(table, text, tokens))
-        answer = tokens[text.prompt_length :]
-        if tokens[-1] in text.stop_ids or (tail and answer[-len(tail) :] == list(tail)):
+        tokens.append(next_by_hand(table, sequence, tokens))
+        answer = tokens[sequence.prompt_length :]
+        if tokens[-1] in sequence.stop_ids or (tail and answer[-len(tail) :] == list(tail)):
             return tokens, "stop"
-        if len(tokens) >= text.limit:
+        if len(tokens) >= sequence.limit:
             return tokens, "length"
 
 
-def continuation(table: Table, text: Text, tokens: Sequence[int], length: int) -> list[int]:
+def continuation(table: Table, sequence: TokenSequence, tokens: Sequence[int], length: int) -> list[int]:
     path = list(tokens)
     for _ in range(length):
-        path.append(next_by_hand(table, text, path))
+        path.append(next_by_hand(table, sequence, path))
     return path[len(tokens) :]
 
 
@@ -69,13 +71,13 @@ def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str
     def any_tokens(count: int) -> list[int]:
         return [rng.randrange(V) for _ in range(count)]
 
-    def garbage(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def garbage(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         return Draft.chain(any_tokens(rng.randint(0, quote.limit)), None, "garbage")
 
-    def perfect(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def perfect(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         return Draft.chain(continuation(table, sequence, sequence.tokens, quote.limit), None, "perfect")
 
-    def adversarial(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def adversarial(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         """Right up to a point, then wrong, then right again after the wrong; a stop token goes into the middle."""
         tokens = continuation(table, sequence, sequence.tokens, quote.limit)
         at = rng.randrange(len(tokens))
@@ -83,12 +85,12 @@ def drafters(table: Table, rng: random.Random, stop: frozenset[int]) -> dict[str
         tokens[at + 1 :] = continuation(table, sequence, [*sequence.tokens, *tokens[: at + 1]], len(tokens) - at - 1)
         return Draft.chain(tokens, None, "adversarial")
 
-    def overlong(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def overlong(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         return Draft.chain(
             [*continuation(table, sequence, sequence.tokens, quote.limit + 7), *any_tokens(3)], None, "overlong"
         )
 
-    def tree(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def tree(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         """Grown anywhere, now and then along the right path; siblings may repeat a token."""
         tokens: list[int] = []
         parents: list[int] = []

@@ -15,7 +15,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Point, Sparse
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 
 from .drafted import RULES, certain_chain, drafted_law, q_of, text_of
@@ -242,7 +242,7 @@ def test_tree_of_sampled_siblings(shape: str, replacement: bool, holes: bool, ru
             assert mean == mean_matched_siblings(p(PROMPT), q(PROMPT), 1 if replacement else count)
 
 
-def penalised(row: Any, sequence: Text, path: tuple[int, ...]) -> Any:
+def penalised(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
     """Shape as ``Shaped`` does: each occurrence in the text or on the path counts, the token before is forbidden."""
     text = [*sequence.tokens, *path]
     return np.array([0 * w if x == text[-1] else w / (1 + text.count(x)) for x, w in enumerate(row)], dtype=object)
@@ -277,10 +277,10 @@ def test_ragged_batch(rule: str) -> None:
     joint: Counter[Any] = Counter()
 
     def run(fork: Any) -> Any:
-        texts = [text_of(ForkNoise(fork=fork, coupled=RULES[rule]), 7, prompt) for prompt in prompts]
+        sequences = [text_of(ForkNoise(fork=fork, coupled=RULES[rule]), 7, prompt) for prompt in prompts]
         guess = lambda s, quote, noise: sampled_chain(q_of(q), 2 if len(s.tokens) == 2 else 1)(s, quote, noise)  # noqa: E731
-        run_round(texts, ToyTarget(p), ToyDrafter(guess), EagerPlanner(5))
-        return tuple(tuple(t.answer) for t in texts)
+        run_round(sequences, ToyTarget(p), ToyDrafter(guess), EagerPlanner(5))
+        return tuple(tuple(t.answer) for t in sequences)
 
     for weight, answers in branches(run):
         rests = [text_law(p, 3 - len(a), prompt=(*pr, *a)) for pr, a in zip(prompts, answers, strict=True)]
@@ -319,7 +319,7 @@ def test_filters_through_the_real_distribution(name: str, rule: str) -> None:
 
     def run(fork: Any) -> Any:
         noise = ForkNoise(fork=fork, coupled=RULES[rule])
-        sequence = Text(list(PROMPT), len(PROMPT) + 3, params, noise, law=rational, prompt_length=1)
+        sequence = TokenSequence(list(PROMPT), len(PROMPT) + 3, params, noise, law=rational, prompt_length=1)
         generate([sequence], ToyTarget(table), ToyDrafter(sampled_chain(q)), FixedPlanner(2))
         return tuple(sequence.answer[1:])
 

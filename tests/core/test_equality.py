@@ -17,7 +17,7 @@ from foredraft.core.draft import ROOT, Outcome
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 
@@ -46,16 +46,18 @@ class Witness:
     def see(self, done: Round) -> None:
         self.rounds += 1
         assert done.began <= done.drafted <= done.verified
-        for text, outcome, p in zip(done.sequences, done.outcomes, done.laws, strict=True):
+        for sequence, outcome, p in zip(done.sequences, done.outcomes, done.laws, strict=True):
             grown = len(outcome.tokens)
-            assert text.tokens[-grown:] == list(outcome.tokens)
+            assert sequence.tokens[-grown:] == list(outcome.tokens)
             assert outcome.nodes[0] == ROOT
             assert [outcome.draft.tokens[node] for node in outcome.nodes[1:]] == list(outcome.tokens[:-1])
-            for place, (node, token) in enumerate(zip(outcome.nodes, outcome.tokens, strict=True), len(text) - grown):
-                assert text.noise.at(place).race(p(node), 0) == token
+            for place, (node, token) in enumerate(
+                zip(outcome.nodes, outcome.tokens, strict=True), len(sequence) - grown
+            ):
+                assert sequence.noise.at(place).race(p(node), 0) == token
 
 
-def check_outcomes(sequence: Text, outcomes: Sequence[Outcome]) -> None:
+def check_outcomes(sequence: TokenSequence, outcomes: Sequence[Outcome]) -> None:
     """What the outcomes say happened is what happened."""
     assert [t for o in outcomes for t in o.tokens] == sequence.answer
     assert [o.finish_reason for o in outcomes] == [None] * (len(outcomes) - 1) + [sequence.finish_reason]
@@ -100,8 +102,8 @@ def check_text_is_plain(
 ) -> None:
     """Every text of a batch is what it must become alone, and what the round says of it is true."""
     drafter = ToyDrafter(drafters(table, random.Random(seed), stop)[character])
-    texts = [
-        Text(
+    sequences = [
+        TokenSequence(
             list(p), len(p) + b, each, Noise(seed << 20, i, coupled=True), shaped if shape else None,
             stop_ids=stop, ends=EndsWith(tail),
         )
@@ -109,15 +111,15 @@ def check_text_is_plain(
     ]  # fmt: skip
     planner = EagerPlanner(length) if eager else FixedPlanner(length)
     tally, witness = Tally(), Witness()
-    history = generate(texts, ToyTarget(table), drafter, planner, [tally, witness])
-    for text, outcomes in zip(texts, history, strict=True):
-        wanted, reason = plain(table, text, tail)
-        assert text.tokens == wanted
-        assert text.finish_reason == reason
-        assert text.ends is not None
-        assert text.ends.told == text.answer  # type: ignore[attr-defined]
-        check_outcomes(text, outcomes)
-    assert tally.tokens == sum(len(t.answer) for t in texts)
+    history = generate(sequences, ToyTarget(table), drafter, planner, [tally, witness])
+    for sequence, outcomes in zip(sequences, history, strict=True):
+        wanted, reason = plain(table, sequence, tail)
+        assert sequence.tokens == wanted
+        assert sequence.finish_reason == reason
+        assert sequence.ends is not None
+        assert sequence.ends.told == sequence.answer  # type: ignore[attr-defined]
+        check_outcomes(sequence, outcomes)
+    assert tally.tokens == sum(len(t.answer) for t in sequences)
     assert len(drafter.seen) == sum(map(len, history))
     assert witness.rounds == max(map(len, history))
 
@@ -150,10 +152,10 @@ def test_a_perfect_draft_saves_the_passes_it_should(
     """And never guesses beyond the budget: the planner leaves room for the token a round always adds."""
     table = Table.random(seed, V)
     target = ToyTarget(table)
-    text = Text([1, 2], 2 + budget, params, Noise(seed, coupled=True))
+    sequence = TokenSequence([1, 2], 2 + budget, params, Noise(seed, coupled=True))
     drafter = ToyDrafter(drafters(table, random.Random(seed), frozenset())["perfect"])
     tally = Tally()
-    outcomes = generate([text], target, drafter, FixedPlanner(length), [tally])[0]
+    outcomes = generate([sequence], target, drafter, FixedPlanner(length), [tally])[0]
     assert target.passes == 1 + -(-(budget - 1) // (length + 1))
     assert all(o.accepted == len(o.draft) for o in outcomes)
     assert tally.acceptance_rate == (1.0 if tally.total.drafted else 0.0)
@@ -165,9 +167,11 @@ def test_a_neighbour_changes_nothing(coupled: bool) -> None:
     """Seeded sampled text depends on its own path only: alone, or beside others."""
     table = Table.random(3, V)
 
-    def texts() -> list[Text]:
+    def texts() -> list[TokenSequence]:
         params = SamplingParams(temperature=1.0)
-        return [Text([i], limit=12 + i, params=params, noise=Noise(5, choice=i, coupled=coupled)) for i in range(4)]
+        return [
+            TokenSequence([i], limit=12 + i, params=params, noise=Noise(5, choice=i, coupled=coupled)) for i in range(4)
+        ]
 
     def q(path: Sequence[int]) -> Any:
         return law_of(table(path[-1:]), SamplingParams(temperature=1.2))
@@ -194,8 +198,8 @@ def test_torch_logits_give_the_same_text(params: SamplingParams, coupled: bool) 
         def q(path: Sequence[int], array: Any = array) -> Any:
             return law_of(array(other(path)), SamplingParams(temperature=1.5))
 
-        texts = [Text([i], 12 + i, params, Noise(1, i, coupled=coupled)) for i in range(3)]
-        generate(texts, target, ToyDrafter(sampled_chain(q)), FixedPlanner(3))
-        answers.append([t.answer for t in texts])
+        sequences = [TokenSequence([i], 12 + i, params, Noise(1, i, coupled=coupled)) for i in range(3)]
+        generate(sequences, target, ToyDrafter(sampled_chain(q)), FixedPlanner(3))
+        answers.append([t.answer for t in sequences])
     assert answers[0] == answers[1]
     assert all(type(token) is int for answer in answers[1] for token in answer)

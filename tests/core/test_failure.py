@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.errors import NumericalError
@@ -42,7 +42,7 @@ class Poisoned(Table):
 def refusing(length: int) -> Any:
     """Return a shaping that leaves nothing after ``length`` tokens, the drafted prefix counted."""
 
-    def shape(row: Any, sequence: Text, path: tuple[int, ...]) -> Any:
+    def shape(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
         if len(sequence) + len(path) >= length:
             raise NumericalError("no token is left")
         return row
@@ -50,11 +50,11 @@ def refusing(length: int) -> Any:
     return shape
 
 
-def batch(params: Sequence[SamplingParams], coupled: bool, poisoned: bool, shaping: Any = None) -> list[Text]:
+def batch(params: Sequence[SamplingParams], coupled: bool, poisoned: bool, shaping: Any = None) -> list[TokenSequence]:
     """Return three texts with room for eight tokens, the second poisoned or left out."""
     prompts = [[0, 1], [POISON, 2, 1], [3]]
     return [
-        Text(prompt, len(prompt) + 8, each, Noise(5, i, coupled=coupled), shaping=shaping if i == 1 else None)
+        TokenSequence(prompt, len(prompt) + 8, each, Noise(5, i, coupled=coupled), shaping=shaping if i == 1 else None)
         for i, (prompt, each) in enumerate(zip(prompts, params, strict=True))
         if poisoned or i != 1
     ]
@@ -80,8 +80,8 @@ def test_it_fails_alone(how: str, after: int, coupled: bool, greedy: bool) -> No
         assert [t.tokens for t in others] == [t.tokens for t in apart]
         assert [t.finish_reason for t in others] == ["length", "length"]
         assert failed.finish_reason == "error"
-        assert isinstance(failed.fault, NumericalError)
-        assert str(failed.fault) == ("no token is left" if how == "shaping" else f"{LARGEST}{np.max(BAD[how])}")
+        assert isinstance(failed.error, NumericalError)
+        assert str(failed.error) == ("no token is left" if how == "shaping" else f"{LARGEST}{np.max(BAD[how])}")
         *before, last = history[1]
         assert (last.tokens, last.accepted, last.kept, last.origins, last.nodes) == ((), 0, (), (), ())
         assert last.finish_reason == "error"
@@ -90,8 +90,8 @@ def test_it_fails_alone(how: str, after: int, coupled: bool, greedy: bool) -> No
         if character == "nothing":
             assert len(failed.answer) == after
         counted = Tally()
-        for outcomes, text in zip(history, [others[0], failed, others[1]], strict=True):
-            grown = Text(text.tokens[: text.prompt_length], text.limit)
+        for outcomes, sequence in zip(history, [others[0], failed, others[1]], strict=True):
+            grown = TokenSequence(sequence.tokens[: sequence.prompt_length], sequence.limit)
             for outcome in outcomes:
                 if outcome.tokens:
                     grown.tokens += outcome.tokens
@@ -116,26 +116,27 @@ def test_bad_logits_off_the_accepted_path_harm_nobody(
 ) -> None:
     """A wrong guess may lead where the model has no answer: nobody asks for it there."""
     table = Table.random(seed, V)
-    texts = [
-        Text([i], 9, each, Noise(seed, i, coupled=True), shaped if shape else None) for i, each in enumerate(params)
+    sequences = [
+        TokenSequence([i], 9, each, Noise(seed, i, coupled=True), shaped if shape else None)
+        for i, each in enumerate(params)
     ]
-    right = {tuple(plain(table, text, ())[0][:n]) for text in texts for n in range(10)}
+    right = {tuple(plain(table, sequence, ())[0][:n]) for sequence in sequences for n in range(10)}
 
     class Trap(Table):
         def __call__(self, tokens: Sequence[int]) -> Any:
             return table(tokens) if tuple(tokens) in right else np.full(V, math.nan)
 
     guess = drafters(table, random.Random(seed), frozenset())[character]
-    generate(texts, ToyTarget(Trap(table.rows)), ToyDrafter(guess), FixedPlanner(length))
-    assert [t.finish_reason for t in texts] == ["length"] * 2
-    assert [t.tokens for t in texts] == [plain(table, t, ())[0] for t in texts]
+    generate(sequences, ToyTarget(Trap(table.rows)), ToyDrafter(guess), FixedPlanner(length))
+    assert [t.finish_reason for t in sequences] == ["length"] * 2
+    assert [t.tokens for t in sequences] == [plain(table, t, ())[0] for t in sequences]
 
 
 def test_another_error_is_not_taken_for_one_of_numbers() -> None:
-    def shape(row: Any, sequence: Text, path: tuple[int, ...]) -> Any:
+    def shape(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
         raise KeyError("a fault of the shaping's own")
 
-    text = Text([1], 9, shaping=shape)
+    sequence = TokenSequence([1], 9, shaping=shape)
     with pytest.raises(KeyError, match="of the shaping's own"):
-        generate([text], ToyTarget(Table.random(1, V)), ToyDrafter(nothing), FixedPlanner(0))
-    assert text.finish_reason is None
+        generate([sequence], ToyTarget(Table.random(1, V)), ToyDrafter(nothing), FixedPlanner(0))
+    assert sequence.finish_reason is None

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from foredraft.core import noise as noises
+from foredraft.core import noise as noise_module
 from foredraft.core.noise import Noise, philox
 
 from .exact import clock_by_hand
@@ -113,7 +113,7 @@ def test_clocks_are_the_exponentials_of_their_words(kind: Any) -> None:
 @pytest.mark.parametrize("word", [0, F, 63, 64, 1 << 31])
 def test_a_clock_rings_in_positive_and_finite_time(word: int) -> None:
     law = SimpleNamespace(first=lambda clocks: clocks(np.arange(4)))
-    with patch.object(noises, "philox", lambda counter, key: [np.full_like(counter[0], word)] * 4):
+    with patch.object(noise_module, "philox", lambda counter, key: [np.full_like(counter[0], word)] * 4):
         clocks: Any = Noise(0).race(law, 0)  # type: ignore[arg-type]
     assert np.all((clocks > 0) & np.isfinite(clocks))
 

@@ -18,7 +18,7 @@ from foredraft.core.law import Dense, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 from .counted import chi_square
 from .drafted import KINDS
@@ -106,7 +106,7 @@ def test_the_target_is_among_the_first_two_as_often_as_the_closed_form_says(name
     hits = 0
     for i in range(N // 2):
         noise = Noise(12, coupled=True).at(i)
-        hits += noise.race(Dense(np.array(p)), 0) in guess(Text([0], 9), None, noise).tokens
+        hits += noise.race(Dense(np.array(p)), 0) in guess(TokenSequence([0], 9), None, noise).tokens
     assert_rate(hits, N // 2, rate)
 
 
@@ -115,8 +115,8 @@ def test_siblings_are_the_tokens_whose_clocks_ring_first() -> None:
     for shape in (((), (), ()), ((((), ()),),)):  # three at the root; two that lie two deep
         guess = sampled_tree(lambda path: Dense(np.array(q)), shape, replacement=False)
         for position in range(1, 60):
-            text = Text([1] * position, 99, noise=Noise(13, 2, coupled=True))
-            draft = guess(text, None, text.noise.at(position))
+            sequence = TokenSequence([1] * position, 99, noise=Noise(13, 2, coupled=True))
+            draft = guess(sequence, None, sequence.noise.at(position))
             place = position + draft.depths()[-1] - 1
             order = sorted((x for x in range(6) if q[x]), key=lambda x: clock_by_hand(13, 2, place, x) / q[x])
             last = [t for t, parent in zip(draft.tokens, draft.parents, strict=True) if parent == draft.parents[-1]]
@@ -145,21 +145,21 @@ def test_rounds_accept_as_often_as_the_rule_says(name: str, rule: str) -> None:
     target = ToyTarget(Table(np.log(np.maximum(np.array([p]), 1e-300))))
     drafter = ToyDrafter(sampled_chain(lambda path: Dense(np.array(q))))
     params = SamplingParams(1.0)
-    texts = [Text([0], 99, params, Noise(seed, coupled=rule == "coupled")) for seed in range(N // 2)]
-    accepted = [o.accepted for o in run_round(texts, target, drafter, EagerPlanner(2))]
+    sequences = [TokenSequence([0], 99, params, Noise(seed, coupled=rule == "coupled")) for seed in range(N // 2)]
+    accepted = [o.accepted for o in run_round(sequences, target, drafter, EagerPlanner(2))]
     rates = {"ratio": overlap(p, q), "coupled": agreement(p, q)}
     first, second = sum(a >= 1 for a in accepted), sum(a >= 2 for a in accepted)
-    assert_rate(first, len(texts), rates[rule])
+    assert_rate(first, len(sequences), rates[rule])
     assert_rate(second, first, rates[rule])
     with pytest.raises(AssertionError):
-        assert_rate(first, len(texts), rates["ratio" if rule == "coupled" else "coupled"])
+        assert_rate(first, len(sequences), rates["ratio" if rule == "coupled" else "coupled"])
 
 
 def test_a_drafter_with_the_target_s_law_is_always_right_under_coupled() -> None:
     table = Table.random(3, 6)
     params = SamplingParams(0.9, top_p=0.95)
-    law = lambda path: texts[0].law(table(path), params)  # noqa: E731
-    texts = [Text([i], 30, params, Noise(i, 3, coupled=True)) for i in range(6)]
-    outcomes = run_round(texts, ToyTarget(table), ToyDrafter(sampled_chain(law)), EagerPlanner(5))
+    law = lambda path: sequences[0].law(table(path), params)  # noqa: E731
+    sequences = [TokenSequence([i], 30, params, Noise(i, 3, coupled=True)) for i in range(6)]
+    outcomes = run_round(sequences, ToyTarget(table), ToyDrafter(sampled_chain(law)), EagerPlanner(5))
     assert [o.accepted for o in outcomes] == [5] * 6
     assert all(isinstance(o.draft, Draft) and o.origins[-1] == "bonus" for o in outcomes)

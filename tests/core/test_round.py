@@ -11,7 +11,7 @@ from foredraft.core.draft import ROOT, Draft, Kept, Outcome
 from foredraft.core.law import Dense, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.round import commit, drafts_of, propose, run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.engine.tally import Tally
 from foredraft.errors import DrafterError, OptionError
@@ -21,8 +21,8 @@ from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, nothing
 TREE = Draft((5, 6, 7, 8), (-1, 0, 0, -1), None, "tree")
 
 
-def committed(draft: Draft, path: tuple[int, ...], last: int, **text: Any) -> tuple[Text, Outcome]:
-    sequence = Text([1, 2], **({"limit": 99} | text))
+def committed(draft: Draft, path: tuple[int, ...], last: int, **text: Any) -> tuple[TokenSequence, Outcome]:
+    sequence = TokenSequence([1, 2], **({"limit": 99} | text))
     return sequence, commit(sequence, draft, Kept(path, Point(last)), Noise(0))
 
 
@@ -67,37 +67,39 @@ def test_a_draft_that_is_no_tree(tokens: Any, parents: Any, laws: Any, words: st
 
 # --- propose
 
-NO_LAW = r"not a law over the vocabulary of 5: numbers that sum to 1"
+NO_LAW = r"not a distribution over the vocabulary of 5: numbers that sum to 1"
 
 
 def test_drafts_are_asked_only_where_there_is_room() -> None:
     """And with the quote and the noise of their own sequence."""
     asked: list[Any] = []
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         asked.append((sequence, quote, noise))
         return Draft.chain([3])
 
-    texts = [Text([i], 9) for i in range(3)]
+    sequences = [TokenSequence([i], 9) for i in range(3)]
     quotes = [FixedQuote(0), FixedQuote(2), FixedQuote(0)]
     noises = [Noise(i) for i in range(3)]
-    drafts = propose(texts, ToyDrafter(guess), quotes, noises, 5)
+    drafts = propose(sequences, ToyDrafter(guess), quotes, noises, 5)
     assert [len(d) for d in drafts] == [0, 1, 0]
-    assert asked == [(texts[1], quotes[1], noises[1])]
+    assert asked == [(sequences[1], quotes[1], noises[1])]
 
 
 def test_nobody_is_asked_where_there_is_no_room() -> None:
-    def fatal(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def fatal(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         raise AssertionError
 
-    assert propose([Text([1], 9)], ToyDrafter(fatal), [FixedQuote(0)], [Noise(0)], 5) == [Draft()]
+    assert propose([TokenSequence([1], 9)], ToyDrafter(fatal), [FixedQuote(0)], [Noise(0)], 5) == [Draft()]
 
 
 def test_what_is_over_the_quote_is_cut() -> None:
     """Before it is looked at: a fault beyond the cut is nobody's business."""
     for last in (4, 99):
         drafter = ToyDrafter(lambda s, q, n, last=last: Draft.chain([1, 2, 3, last]))  # type: ignore[misc]
-        assert propose([Text([1], 9)], drafter, [FixedQuote(2)], [Noise(0)], 5) == [Draft.chain([1, 2], source="toy")]
+        assert propose([TokenSequence([1], 9)], drafter, [FixedQuote(2)], [Noise(0)], 5) == [
+            Draft.chain([1, 2], source="toy")
+        ]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,12 @@ def test_what_is_over_the_quote_is_cut() -> None:
         (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([1, 5]))]), NO_LAW),
         (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([-1, 1]))]), NO_LAW),
         (Draft.chain([1], [Sparse(np.ones(0), np.ones(0, int))]), NO_LAW),
-        (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([0, 4]))]), "guessed token 1, which its law rules out"),
+        (
+            Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([0, 4]))]),
+            "guessed token 1, which its distribution rules out",
+        ),
         (Draft.chain([1], [Point(5)]), NO_LAW),
-        (Draft.chain([1], [np.ones(5) / 5]), "a law is a Point, a Dense or a Sparse, not a ndarray"),
+        (Draft.chain([1], [np.ones(5) / 5]), "a distribution is a Point, a Dense or a Sparse, not a ndarray"),
         (Draft.chain([1], [Dense(np.full(5, np.nan))]), NO_LAW),
         (Draft.chain([1], [Dense(np.ones(5) / 4)]), NO_LAW),
         (Draft.chain([1], [Dense(np.ones(5))]), NO_LAW),
@@ -120,13 +125,13 @@ def test_what_is_over_the_quote_is_cut() -> None:
         (Draft.chain([1], [Sparse(np.ones(2) / 4, np.array([0, 1]))]), NO_LAW),
         (Draft.chain([1], [Sparse(np.ones(3) / 3, np.array([0, 1]))]), NO_LAW),
         (Draft.chain([1], [Sparse(np.ones(2) / 2, np.array([1, 0]))]), NO_LAW),
-        (Draft.chain([1], [Point(2)]), "guessed token 1, which its law rules out"),
+        (Draft.chain([1], [Point(2)]), "guessed token 1, which its distribution rules out"),
         ([1, 2], "propose gave a list where a Draft belongs"),
     ],
 )
 def test_a_drafter_that_breaks_the_protocol(draft: Any, words: str) -> None:
     with pytest.raises(DrafterError, match=f"toy: {words}"):
-        propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5)
+        propose([TokenSequence([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5)
 
 
 def test_a_drafter_that_answers_for_too_few() -> None:
@@ -135,7 +140,7 @@ def test_a_drafter_that_answers_for_too_few() -> None:
             return []
 
     with pytest.raises(DrafterError, match="lazy: propose gave 0 drafts for 1 sequences"):
-        propose([Text([1], 9)], Lazy(nothing, "lazy"), [FixedQuote(1)], [Noise(0)], 5)
+        propose([TokenSequence([1], 9)], Lazy(nothing, "lazy"), [FixedQuote(1)], [Noise(0)], 5)
 
 
 def test_a_drafter_that_answers_nothing() -> None:
@@ -144,16 +149,16 @@ def test_a_drafter_that_answers_nothing() -> None:
             return None
 
     with pytest.raises(DrafterError, match="silent: propose gave a NoneType for 1 sequences"):
-        propose([Text([1], 9)], Silent(nothing, "silent"), [FixedQuote(1)], [Noise(0)], 5)
+        propose([TokenSequence([1], 9)], Silent(nothing, "silent"), [FixedQuote(1)], [Noise(0)], 5)
 
 
 def test_a_drafter_that_writes_where_it_may_only_read() -> None:
-    def scribble(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def scribble(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         sequence.tokens.append(3)
         return Draft()
 
     with pytest.raises(DrafterError, match="toy: propose changed a sequence"):
-        propose([Text([1], 9)], ToyDrafter(scribble), [FixedQuote(1)], [Noise(0)], 5)
+        propose([TokenSequence([1], 9)], ToyDrafter(scribble), [FixedQuote(1)], [Noise(0)], 5)
 
 
 def test_a_trusted_drafter_is_asked_for_nothing_but_a_draft_each() -> None:
@@ -172,7 +177,9 @@ def test_a_trusted_drafter_is_asked_for_nothing_but_a_draft_each() -> None:
 def test_laws_that_fit_are_let_through() -> None:
     sparse = Sparse(np.ones(2) / 2, np.array([0, 4]))
     draft = Draft.chain([1, 2, 4], [Dense(np.ones(5) / 5), Point(2), sparse], "mine")
-    assert propose([Text([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5) == [draft]
+    assert propose([TokenSequence([1], 9)], ToyDrafter(lambda s, q, n: draft), [FixedQuote(9)], [Noise(0)], 5) == [
+        draft
+    ]
 
 
 def test_a_draft_is_plain_numbers_whatever_it_was_made_of() -> None:
@@ -201,8 +208,8 @@ def test_a_draft_is_plain_numbers_whatever_it_was_made_of() -> None:
     ],
 )
 def test_who_wrote_what(draft: Draft, path: tuple[int, ...], origins: list[str]) -> None:
-    text, outcome = committed(draft, path, 9)
-    assert text.answer == [draft.tokens[n] for n in path] + [9] == list(outcome.tokens)
+    sequence, outcome = committed(draft, path, 9)
+    assert sequence.answer == [draft.tokens[n] for n in path] + [9] == list(outcome.tokens)
     assert list(outcome.origins) == origins
     assert outcome.kept == path
     assert outcome.accepted == len(path)
@@ -210,8 +217,8 @@ def test_who_wrote_what(draft: Draft, path: tuple[int, ...], origins: list[str])
 
 
 def test_end_of_text_inside_a_draft() -> None:
-    text, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, stop_ids=frozenset({6, 8}))
-    assert text.answer == [5, 6]
+    sequence, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, stop_ids=frozenset({6, 8}))
+    assert sequence.answer == [5, 6]
     assert outcome == Outcome(outcome.draft, (5, 6), 2, (0,), ("me", "me"), "stop")
 
 
@@ -221,9 +228,9 @@ def test_end_of_text_as_the_last_token() -> None:
 
 
 def test_budget_inside_a_draft() -> None:
-    text, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, limit=4)
-    assert text.answer == [5, 6]
-    assert text.room == 0
+    sequence, outcome = committed(Draft.chain([5, 6, 7], None, "me"), (0, 1, 2), 9, limit=4)
+    assert sequence.answer == [5, 6]
+    assert sequence.room == 0
     assert outcome == Outcome(outcome.draft, (5, 6), 2, (0,), ("me", "me"), "length")
 
 
@@ -239,8 +246,8 @@ def test_a_stop_string_inside_a_draft_is_told_every_token_once() -> None:
         told.append(token)
         return told[-2:] == [5, 6]
 
-    text, outcome = committed(Draft.chain([5, 6, 7]), (0, 1, 2), 9, ends=ends, stop_ids=frozenset({5_000}))
-    assert told == text.answer == [5, 6]
+    sequence, outcome = committed(Draft.chain([5, 6, 7]), (0, 1, 2), 9, ends=ends, stop_ids=frozenset({5_000}))
+    assert told == sequence.answer == [5, 6]
     assert outcome.finish_reason == "stop"
 
 
@@ -274,16 +281,16 @@ def test_planner_and_watches_see_the_same_round_after_the_drafter() -> None:
         def see(self, done: Any) -> None:
             heard.append(("watch", [len(s) for s in done.sequences], done))
 
-    texts = [Text([2], 9), Text([2, 1], 9)]
+    sequences = [TokenSequence([2], 9), TokenSequence([2, 1], 9)]
     drafter = Listener(lambda s, q, n: Draft.chain([0] * (3 - len(s))))
-    run_round(texts, ToyTarget(Table(np.eye(3)[None, 0])), drafter, Learner(2), [Watcher(), Watcher()])
+    run_round(sequences, ToyTarget(Table(np.eye(3)[None, 0])), drafter, Learner(2), [Watcher(), Watcher()])
     assert [(who, lengths) for who, lengths, _ in heard] == [
         (who, [4, 4]) for who in ("drafter", "planner", "watch", "watch")
     ]
     done = heard[1][2]
     assert done is heard[2][2] is heard[3][2]
     assert done.scored is heard[0][2]
-    assert done.sequences == tuple(texts)
+    assert done.sequences == tuple(sequences)
     assert [o.tokens for o in done.outcomes] == [(0, 0, 0), (0, 0)]
     assert [[p(node) for node in o.nodes] for p, o in zip(done.laws, done.outcomes, strict=True)] == [
         [Point(0)] * 3,
@@ -292,10 +299,10 @@ def test_planner_and_watches_see_the_same_round_after_the_drafter() -> None:
 
 
 def test_a_cancelled_sequence_stays_cancelled() -> None:
-    text = Text([1], 9)
-    text.cancel()
-    assert text.finish_reason == "cancelled"
-    done = Text([1], 2)
+    sequence = TokenSequence([1], 9)
+    sequence.cancel()
+    assert sequence.finish_reason == "cancelled"
+    done = TokenSequence([1], 2)
     assert not done.append(4)
     done.cancel()
     assert done.finish_reason == "length"
@@ -306,7 +313,7 @@ def test_a_cancelled_sequence_stays_cancelled() -> None:
 
 def test_fixed_planner() -> None:
     planner = FixedPlanner(4)
-    fresh, early, late, last = (Text([1, 2, *range(n)], 12, prompt_length=2) for n in (0, 1, 7, 9))
+    fresh, early, late, last = (TokenSequence([1, 2, *range(n)], 12, prompt_length=2) for n in (0, 1, 7, 9))
     assert [q.limit for q in planner.quote([fresh, early, late, last])] == [0, 4, 2, 0]
     quote = FixedQuote(2)
     assert [quote.worth(0.1, rows) for rows in range(4)] == [True, True, False, False]
@@ -324,9 +331,9 @@ def test_tally() -> None:
         [Draft.chain([0, 0, 1], None, "a"), Draft.chain([1], None, "b"), Draft(), Draft.chain([0], None, "a")]
     )
     tally = Tally()
-    texts = [Text([2], 9), Text([2], 3)]
+    sequences = [TokenSequence([2], 9), TokenSequence([2], 3)]
     assert (tally.mean_tokens_per_pass, tally.acceptance_rate) == (1.0, 0.0)
-    history = generate(texts, ToyTarget(table), ToyDrafter(lambda s, q, n: next(drafts)), FixedPlanner(3), [tally])
+    history = generate(sequences, ToyTarget(table), ToyDrafter(lambda s, q, n: next(drafts)), FixedPlanner(3), [tally])
     assert [[o.accepted for o in outcomes] for outcomes in history] == [[0, 2, 0, 0, 1], [0, 0]]
     assert (tally.answers, tally.tokens, tally.passes) == (2, 10, 5)
     assert tally.mean_tokens_per_pass == 8 / 5
@@ -341,4 +348,4 @@ def test_tally() -> None:
 
 
 def test_eager_planner_of_the_toys_keeps_its_word() -> None:
-    assert [q.limit for q in EagerPlanner(3).quote([Text([1], 1)])] == [3]
+    assert [q.limit for q in EagerPlanner(3).quote([TokenSequence([1], 1)])] == [3]

@@ -23,7 +23,7 @@ from foredraft.core.distribution import distribution
 from foredraft.core.draft import ROOT, Draft
 from foredraft.core.law import Dense, Point
 from foredraft.core.sampling import SamplingParams, filtered, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import NumericalError, OptionError
 
 MIXTURES = [
@@ -45,8 +45,8 @@ def logits(seed: int, scale: float = 3.0, width: int = 200) -> Any:
     return np.random.default_rng(seed).normal(0, scale, width)
 
 
-def texts(*params: SamplingParams) -> list[Text]:
-    return [Text([0], 9, each) for each in params]
+def texts(*params: SamplingParams) -> list[TokenSequence]:
+    return [TokenSequence([0], 9, each) for each in params]
 
 
 @pytest.mark.parametrize("params", MIXTURES, ids=str)
@@ -204,7 +204,7 @@ def test_a_law_is_worked_out_when_asked_for_and_then_remembered() -> None:
         return law_of(row, params)
 
     params = SamplingParams(1.0)
-    sequence = Text([0], 9, params, law=law, shaping=lambda row, sequence, path: row + len(path))
+    sequence = TokenSequence([0], 9, params, law=law, shaping=lambda row, sequence, path: row + len(path))
     laws = distribution(np.arange(6.0).reshape(3, 2), [sequence], [Draft.chain([1, 0])])[0]
     assert asked == []
     assert laws(1) is laws(1)

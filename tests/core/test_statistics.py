@@ -16,7 +16,7 @@ import pytest
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 
 from .counted import chi_square
@@ -72,9 +72,11 @@ def sample(
     counts: Counter[Any] = Counter()
     for start in range(0, samples, 100):
         noises = [Noise(seed, coupled=coupled) for seed in range(start, start + 100)]
-        texts = [Text(list(PROMPT), len(PROMPT) + LENGTH, params, noise, prompt_length=1) for noise in noises]
-        generate(texts, ToyTarget(table), ToyDrafter(guess), planner)
-        counts.update(tuple(text.answer[1:]) for text in texts)
+        sequences = [
+            TokenSequence(list(PROMPT), len(PROMPT) + LENGTH, params, noise, prompt_length=1) for noise in noises
+        ]
+        generate(sequences, ToyTarget(table), ToyDrafter(guess), planner)
+        counts.update(tuple(sequence.answer[1:]) for sequence in sequences)
     return counts
 
 
@@ -86,7 +88,7 @@ def faulty(law: Callable[[Sequence[int]], Dense]) -> Guess:
     """Guess as ``sampled_chain`` does, but report a law hotter than the tokens were drawn from."""
     chain = sampled_chain(law)
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Any:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Any:
         draft = chain(sequence, quote, noise)
         hot = [Dense(q.probabilities**0.2 / (q.probabilities**0.2).sum()) for q in draft.laws or ()]  # type: ignore[attr-defined]
         return type(draft)(draft.tokens, draft.parents, tuple(hot), draft.source)

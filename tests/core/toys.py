@@ -12,7 +12,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Law
 from foredraft.core.protocols import Round, Watch
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedQuote
 
 
@@ -44,9 +44,9 @@ class ToyTarget:
         self.table = table
         self.vocabulary = table.rows.shape[1]
         self.passes = 0
-        self._cache: dict[Text, list[int]] = {}
+        self._cache: dict[TokenSequence, list[int]] = {}
 
-    def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
+    def score(self, sequences: Sequence[TokenSequence], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
         self.passes += 1
         rows: list[Any] = []
         starts: list[int] = []
@@ -60,16 +60,16 @@ class ToyTarget:
             rows.extend(self.table(path) for path in paths)
         return Scored(np.stack(rows), tuple(starts), {})
 
-    def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
+    def keep(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome]) -> None:
         for sequence, outcome in zip(sequences, outcomes, strict=True):
-            if sequence.fault is not None:  # it does not go on
+            if sequence.error is not None:  # it does not go on
                 continue
             cache = self._cache[sequence]
             cache.extend(outcome.draft.tokens[node] for node in outcome.kept)
             assert cache == sequence.tokens[:-1], "the cache must hold all but the last token"
 
 
-Guess = Callable[[Text, Any, Any], Draft]  # sequence, quote, noise -> draft
+Guess = Callable[[TokenSequence, Any, Any], Draft]  # sequence, quote, noise -> draft
 
 
 @dataclass
@@ -81,15 +81,15 @@ class ToyDrafter:
     taps: tuple[int, ...] = ()
     seen: list[Outcome] = field(default_factory=list)
 
-    def begin(self, sequence: Text) -> None: ...
+    def begin(self, sequence: TokenSequence) -> None: ...
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Draft]:
+    def propose(self, sequences: Sequence[TokenSequence], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Draft]:
         return [self.guess(s, q, n) for s, q, n in zip(sequences, quotes, noises, strict=True)]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         self.seen.extend(outcomes)
 
-    def end(self, sequence: Text) -> None: ...
+    def end(self, sequence: TokenSequence) -> None: ...
 
 
 @dataclass
@@ -98,13 +98,13 @@ class EagerPlanner:
 
     limit: int
 
-    def quote(self, sequences: Sequence[Text]) -> list[FixedQuote]:
+    def quote(self, sequences: Sequence[TokenSequence]) -> list[FixedQuote]:
         return [FixedQuote(self.limit) for _ in sequences]
 
     def record(self, done: Round) -> None: ...
 
 
-def nothing(sequence: Text, quote: Any, noise: Any) -> Draft:
+def nothing(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
     """Guess nothing."""
     return Draft()
 
@@ -112,7 +112,7 @@ def nothing(sequence: Text, quote: Any, noise: Any) -> Draft:
 def sampled_chain(law: Callable[[Sequence[int]], Law], length: int | None = None) -> Guess:
     """Guess a chain, each token drawn from ``law(path)``; as long as the quote allows, or ``length``."""
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         laws: list[Law] = []
         while quote.worth(1.0, len(tokens)) if length is None else len(tokens) < length:
@@ -134,7 +134,7 @@ def sampled_tree(law: Callable[[Sequence[int]], Any], shape: Shape, replacement:
     Under the ``coupled`` rule siblings without replacement are the tokens whose clocks ring first, in that order.
     """
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         parents: list[int] = []
         laws: list[Law] = []
@@ -163,7 +163,7 @@ def sampled_tree(law: Callable[[Sequence[int]], Any], shape: Shape, replacement:
 def onehot_tree(order: Callable[[Sequence[int]], Sequence[int]], shape: Shape) -> Guess:
     """Guess a tree of ``shape`` without chance: the children of a path are the first of ``order(path)``."""
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         parents: list[int] = []
 
@@ -181,7 +181,7 @@ def onehot_tree(order: Callable[[Sequence[int]], Sequence[int]], shape: Shape) -
 
 
 def generate(
-    sequences: Sequence[Text], target: Any, drafter: Any, planner: Any, watches: Sequence[Watch] = ()
+    sequences: Sequence[TokenSequence], target: Any, drafter: Any, planner: Any, watches: Sequence[Watch] = ()
 ) -> list[list[Outcome]]:
     """Run rounds until every sequence has ended; return each one's outcomes."""
     history: list[list[Outcome]] = [[] for _ in sequences]

@@ -17,7 +17,7 @@ from foredraft.core.law import Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.round import checked, run_round
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.heads import HeadsDrafter, _floors, _Known
 from foredraft.drafters.none import NoDrafter
@@ -74,7 +74,7 @@ def lm(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.Temp
 
 
 def heads_of(lm: LanguageModel, path: Path) -> Any:
-    return open_heads(str(path), lm.host.target.model, lm.host.folder, lm.host.cache, "tiny")
+    return open_heads(str(path), lm.loaded.target.model, lm.loaded.folder, lm.loaded.cache, "tiny")
 
 
 OPTIONS: Sequence[Any] = (
@@ -89,7 +89,7 @@ OPTIONS: Sequence[Any] = (
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_text_is_the_targets(lm: LanguageModel, recurrent: Path, medusa: Path, options: Any) -> None:
     plain_options = {name: value for name, value in options.items() if name != "draft_temperature"}
-    length = 12 if lm.host.dtype == "f64" else 24  # a pass of torch costs as much as a dozen
+    length = 12 if lm.loaded.dtype == "f64" else 24  # a pass of torch costs as much as a dozen
     plain = [lm.generate(prompt, max_tokens=length, **plain_options) for prompt in PROMPTS]
     joined = FirstOf([Bushes(), HeadsDrafter(heads_of(lm, recurrent))])
     own = {name: value for name, value in options.items() if name != "draft_temperature"}
@@ -157,12 +157,12 @@ def spied(folder: Path, path: Path) -> tuple[CachedTarget, Spied]:
     return target, Spied(heads)
 
 
-def held_alike(target: CachedTarget, text: Text, spied: Spied, base: int = 0) -> int:
+def held_alike(target: CachedTarget, sequence: TokenSequence, spied: Spied, base: int = 0) -> int:
     """Assert that what the heads read last are the target's own rows, and return up to where."""
     _, start, states, tokens = spied.seen[-1]
     first, count = base + start, len(tokens)
-    assert tokens == text.tokens[first + 1 : first + count + 1]
-    whole = text.tokens[: first + count]
+    assert tokens == sequence.tokens[first + 1 : first + count + 1]
+    whole = sequence.tokens[: first + count]
     fresh = target.model.forward([Rows(99, 0, tuple(whole), tuple(range(-1, len(whole) - 1)), count)], TAPS)
     for tap, state in zip(TAPS, states, strict=True):
         np.testing.assert_allclose(state, fresh.hidden[tap], rtol=0, atol=1e-10)
@@ -173,80 +173,80 @@ def test_heads_read_what_the_target_said_of_each_token(tiny: Path, recurrent: Pa
     """Of a prompt, of kept guesses in a tree, of a batch; each once, in order, whoever drafted."""
     target, spy = spied(tiny, recurrent)
     drafter = HeadsDrafter(spy.heads)
-    known = [Text([*prompt], limit=80) for prompt in (b"hello hello", b"ab")]
-    for text in known:
-        target.begin(text)
-        while text.finish_reason is None:
-            run_round([text], target, NoDrafter(), FixedPlanner(0))
+    known = [TokenSequence([*prompt], limit=80) for prompt in (b"hello hello", b"ab")]
+    for sequence in known:
+        target.begin(sequence)
+        while sequence.finish_reason is None:
+            run_round([sequence], target, NoDrafter(), FixedPlanner(0))
     target = CachedTarget(target.model)
-    joined = FirstOf([Knowing([text.tokens for text in known]), drafter])
-    texts = [Text(text.tokens[: text.prompt_length], limit=80) for text in known]
-    for text in texts:
-        target.begin(text)
-        joined.begin(text)
-    run_round(texts, target, joined, FixedPlanner(0))
+    joined = FirstOf([Knowing([sequence.tokens for sequence in known]), drafter])
+    sequences = [TokenSequence(sequence.tokens[: sequence.prompt_length], limit=80) for sequence in known]
+    for sequence in sequences:
+        target.begin(sequence)
+        joined.begin(sequence)
+    run_round(sequences, target, joined, FixedPlanner(0))
     kept = 0
     for _ in range(12):
         read = len(spy.seen)
-        before = {drafter._texts[text].slot: (text, list(text.tokens)) for text in texts}
-        outcomes = run_round(texts, target, joined, FixedPlanner(4))
+        before = {drafter._texts[sequence].slot: (sequence, list(sequence.tokens)) for sequence in sequences}
+        outcomes = run_round(sequences, target, joined, FixedPlanner(4))
         kept += sum(len(o.kept) for o in outcomes if o.draft.source == "knowing")
         for seen in spy.seen[read:]:
-            text = Text(before[seen[0]][1], limit=99)
+            sequence = TokenSequence(before[seen[0]][1], limit=99)
             last = Spied.__new__(Spied)
             last.seen = [seen]
-            assert held_alike(target, text, last) == len(text) - 1
+            assert held_alike(target, sequence, last) == len(sequence) - 1
     assert kept >= 20
-    assert [text.tokens for text in texts] == [
-        text.tokens[: len(ours)] for text, ours in zip(known, texts, strict=True)
+    assert [sequence.tokens for sequence in sequences] == [
+        sequence.tokens[: len(ours)] for sequence, ours in zip(known, sequences, strict=True)
     ]
     for slot in {seen[0] for seen in spy.seen}:
         ends = [0]
         for _, start, _, tokens in (seen for seen in spy.seen if seen[0] == slot):
             assert start == ends[-1]
             ends.append(start + len(tokens))
-    for text in texts:
-        joined.end(text)
+    for sequence in sequences:
+        joined.end(sequence)
     assert drafter._texts == {}
     assert spy.heads._taken == set()
-    assert spy.heads.block._slots == {}  # type: ignore[attr-defined]
+    assert spy.heads.layer._slots == {}  # type: ignore[attr-defined]
 
 
 def test_a_prompt_in_the_targets_cache_is_drafted_for_from_what_was_fed(tiny: Path, recurrent: Path) -> None:
     target, spy = spied(tiny, recurrent)
     drafter = HeadsDrafter(spy.heads)
     for again in range(2):
-        text = Text([*b"hello again, hello"], limit=60)
-        target.begin(text)
-        base = target.reused(text)
+        sequence = TokenSequence([*b"hello again, hello"], limit=60)
+        target.begin(sequence)
+        base = target.reused(sequence)
         assert (base > 0) == bool(again)
-        drafter.begin(text)
-        assert drafter.propose([text], [FixedQuote(3)], [Noise(0)]) == [Draft()]
-        run_round([text], target, drafter, FixedPlanner(0))
-        assert len(drafter.propose([text], [FixedQuote(3)], [Noise(0)])[0]) == 3
-        assert held_alike(target, text, spy, base) == len(text) - 1
+        drafter.begin(sequence)
+        assert drafter.propose([sequence], [FixedQuote(3)], [Noise(0)]) == [Draft()]
+        run_round([sequence], target, drafter, FixedPlanner(0))
+        assert len(drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0]) == 3
+        assert held_alike(target, sequence, spy, base) == len(sequence) - 1
         assert spy.seen[-1][1] == 0
-        drafter.end(text)
-        target.end(text)
+        drafter.end(sequence)
+        target.end(sequence)
 
 
 def test_of_a_long_prompt_the_last_positions_are_read(tiny: Path, recurrent: Path) -> None:
     target, spy = spied(tiny, recurrent)
     drafter = HeadsDrafter(spy.heads, window=8)
-    text = Text([*b"a prompt of more than eight tokens"], limit=90)
-    target.begin(text)
-    drafter.begin(text)
-    run_round([text], target, drafter, FixedPlanner(0))
+    sequence = TokenSequence([*b"a prompt of more than eight tokens"], limit=90)
+    target.begin(sequence)
+    drafter.begin(sequence)
+    run_round([sequence], target, drafter, FixedPlanner(0))
     for _ in range(3):
-        drafter.propose([text], [FixedQuote(2)], [Noise(0)])
-        held_alike(target, text, spy, len(text) - 1 - len(spy.seen[-1][3]) - spy.seen[-1][1])
-        run_round([text], target, drafter, FixedPlanner(2))
+        drafter.propose([sequence], [FixedQuote(2)], [Noise(0)])
+        held_alike(target, sequence, spy, len(sequence) - 1 - len(spy.seen[-1][3]) - spy.seen[-1][1])
+        run_round([sequence], target, drafter, FixedPlanner(2))
     assert len(spy.seen[0][3]) == 8
     for _ in range(10):  # nothing is worth a guess for so long that the window closes over it
-        run_round([text], target, drafter, FixedPlanner(0))
-    drafter.propose([text], [FixedQuote(2)], [Noise(0)])
+        run_round([sequence], target, drafter, FixedPlanner(0))
+    drafter.propose([sequence], [FixedQuote(2)], [Noise(0)])
     assert (spy.seen[-1][1], len(spy.seen[-1][3])) == (0, 8)
-    assert held_alike(target, text, spy, len(text) - 9) == len(text) - 1
+    assert held_alike(target, sequence, spy, len(sequence) - 9) == len(sequence) - 1
 
 
 def test_what_is_told_twice_or_not_at_all() -> None:
@@ -303,15 +303,15 @@ def test_the_librarys_chain_is_pythons(
     lengths = set()
     for seed in range(6):
         noise = NativeNoise(seed, coupled=coupled)
-        text = Text([*b"hello", seed], 60, params, noise, law=native_law)
-        target.begin(text)
-        drafter.begin(text)
-        run_round([text], target, drafter, FixedPlanner(0))
-        noise = noise.at(len(text))
-        ours = drafter.propose([text], [quote], [noise])[0]
+        sequence = TokenSequence([*b"hello", seed], 60, params, noise, law=native_law)
+        target.begin(sequence)
+        drafter.begin(sequence)
+        run_round([sequence], target, drafter, FixedPlanner(0))
+        noise = noise.at(len(sequence))
+        ours = drafter.propose([sequence], [quote], [noise])[0]
         assert len(calls) == seed + 1
-        text.shaping = lambda row, *_: row
-        theirs = drafter.propose([text], [quote], [noise])[0]
+        sequence.shaping = lambda row, *_: row
+        theirs = drafter.propose([sequence], [quote], [noise])[0]
         assert len(calls) == seed + 1
         assert (ours.tokens, ours.parents, ours.source) == (theirs.tokens, theirs.parents, "heads")
         np.testing.assert_allclose(ours.confidences, theirs.confidences, rtol=1e-5)
@@ -327,8 +327,8 @@ def test_the_librarys_chain_is_pythons(
                 np.testing.assert_allclose(mine.probabilities, other.probabilities, rtol=1e-12)
                 assert mine[token] == mine.probabilities[list(mine.ids).index(token)] > 0
         lengths.add(len(ours))
-        drafter.end(text)
-        target.end(text)
+        drafter.end(sequence)
+        target.end(sequence)
     assert lengths == {6} if isinstance(quote, FixedQuote) else max(lengths) < 9
     assert not heads._taken
 
@@ -351,19 +351,19 @@ def test_runners_up_stand_beside_the_chain(tiny: Path, recurrent: Path, params: 
     target = CachedTarget(model)
     heads: Any = open_heads(str(recurrent), model, tiny, tiny, "tiny")
     drafter, noise = HeadsDrafter(heads, draft_tokens=3), NativeNoise(3, coupled=True)
-    text = Text([*b"hello"], 60, params, noise, law=native_law)
-    target.begin(text)
-    drafter.begin(text)
-    run_round([text], target, drafter, FixedPlanner(0))
-    noise = noise.at(len(text))
-    chain = drafter.propose([text], [FixedQuote(limit)], [noise])[0]
-    draft = drafter.propose([text], [Paying(limit)], [noise])[0]
+    sequence = TokenSequence([*b"hello"], 60, params, noise, law=native_law)
+    target.begin(sequence)
+    drafter.begin(sequence)
+    run_round([sequence], target, drafter, FixedPlanner(0))
+    noise = noise.at(len(sequence))
+    chain = drafter.propose([sequence], [FixedQuote(limit)], [noise])[0]
+    draft = drafter.propose([sequence], [Paying(limit)], [noise])[0]
     checked(draft, "heads", limit, heads.width)
     assert len(draft) == min(limit, 6)
     assert draft.confidences is not None
     main = [min(draft.children(node)) for node in (-1, *range(len(draft))) if draft.children(node)]
     assert tuple(draft.tokens[node] for node in main) == chain.tokens
-    read = [heads.read(1, 0, drafter._texts[text].states(), drafter._texts[text].following(text))]
+    read = [heads.read(1, 0, drafter._texts[sequence].states(), drafter._texts[sequence].following(sequence))]
     for depth, token in enumerate(chain.tokens):
         state, logits = read[-1]
         if params.greedy:
@@ -377,10 +377,11 @@ def test_runners_up_stand_beside_the_chain(tiny: Path, recurrent: Path, params: 
         before = 1.0 if depth == 0 else draft.confidences[main[depth - 1]]
         for node, each in zip(there, best, strict=False):
             np.testing.assert_allclose(draft.confidences[node], before * speeds[each] / speeds.sum(), rtol=1e-4)
-        read.append(heads.step(1, len(text) - 1 + depth, state, token))
-    assert len(drafter.propose([text], [Paying(9, 2.0)], [noise])[0]) == 3  # none pays
+        read.append(heads.step(1, len(sequence) - 1 + depth, state, token))
+    assert len(drafter.propose([sequence], [Paying(9, 2.0)], [noise])[0]) == 3  # none pays
     drawn = replace(noise, coupled=False)
-    assert params.greedy or len(drafter.propose([text], [Paying(9)], [drawn])[0]) == 3  # of drawn ones there are none
+    # of drawn ones there are none
+    assert params.greedy or len(drafter.propose([sequence], [Paying(9)], [drawn])[0]) == 3
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 4}], ids=["greedy", "seeded"])
@@ -391,7 +392,7 @@ def test_text_with_runners_up_is_plain_text(tiny: Path, recurrent: Path, samplin
     chain = heads.chain
 
     class Combs(FixedPlanner):
-        def quote(self, sequences: Sequence[Text]) -> list[Any]:
+        def quote(self, sequences: Sequence[TokenSequence]) -> list[Any]:
             return [Paying(min(6, quote.limit)) for quote in super().quote(sequences)]
 
         def record(self, done: Any) -> None:
@@ -425,30 +426,30 @@ def test_each_guess_has_the_law_it_was_drawn_from(tiny: Path, kind: str, tempera
     heads: Any = open_heads(str(path), target.model, tiny, tiny, "tiny")
     drafter = HeadsDrafter(heads, temperature)
     shaping = shaper(ShapingOptions(repetition_penalty=1.5, presence_penalty=0.3, bad_words=((7,),)))
-    text = Text([*b"hello hello"], 60, SamplingParams(1.0, top_k=40), Noise(3), shaping)
-    target.begin(text)
-    drafter.begin(text)
-    run_round([text], target, drafter, FixedPlanner(0))
+    sequence = TokenSequence([*b"hello hello"], 60, SamplingParams(1.0, top_k=40), Noise(3), shaping)
+    target.begin(sequence)
+    drafter.begin(sequence)
+    run_round([sequence], target, drafter, FixedPlanner(0))
     warm = SamplingParams(temperature or 1.0, top_k=40)
-    states = [state.copy() for state in drafter._texts[text].states()]
-    draft = drafter.propose([text], [FixedQuote(3)], [Noise(3, position=len(text))])[0]
+    states = [state.copy() for state in drafter._texts[sequence].states()]
+    draft = drafter.propose([sequence], [FixedQuote(3)], [Noise(3, position=len(sequence))])[0]
     assert len(draft) == 3
     assert draft.laws is not None
     logits: list[Any] = [*heads.rows([s[-1:] for s in states])] if kind == "medusa" else []
     if kind == "recurrent":
-        state, first = heads.read(7, 0, states, text.tokens[1:])
+        state, first = heads.read(7, 0, states, sequence.tokens[1:])
         logits.append(first)
         for i, token in enumerate(draft.tokens):
-            state, after = heads.step(7, len(text) - 1 + i, state, token)
+            state, after = heads.step(7, len(sequence) - 1 + i, state, token)
             logits.append(after)
     for depth, (token, law) in enumerate(zip(draft.tokens, draft.laws, strict=True)):
         row = np.full(260, -np.inf)
         row[heads.vocabulary] = logits[depth]
         assert shaping is not None
-        wanted: Any = law_of(shaping(row, text, draft.tokens[:depth]), warm)
+        wanted: Any = law_of(shaping(row, sequence, draft.tokens[:depth]), warm)
         np.testing.assert_allclose(law.probabilities, wanted.probabilities, rtol=1e-12)  # type: ignore[attr-defined]
         assert token % 3 == 1
-        assert token == wanted.draw(Noise(3, position=len(text))._uniform(1, depth))
+        assert token == wanted.draw(Noise(3, position=len(sequence))._uniform(1, depth))
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "medusa"])
@@ -461,14 +462,14 @@ def test_states_that_are_tensors(tiny: Path, kind: str, monkeypatch: pytest.Monk
         target = CachedTarget(open_decoder(tiny, dtype="f64"))
         drafter = HeadsDrafter(open_heads(str(path), target.model, tiny, tiny, "tiny"))
         for params in (SamplingParams(), SamplingParams(1.0)):
-            text = Text([*b"hello hello"], 60, params, Noise(3))
-            target.begin(text)
-            drafter.begin(text)
+            sequence = TokenSequence([*b"hello hello"], 60, params, Noise(3))
+            target.begin(sequence)
+            drafter.begin(sequence)
             for _ in range(4):
-                run_round([text], target, drafter, FixedPlanner(3))
-            draft = drafter.propose([text], [FixedQuote(3)], [Noise(3, position=len(text))])[0]
-            drafts.append((draft.tokens, text.tokens))
-            drafter.end(text)
+                run_round([sequence], target, drafter, FixedPlanner(3))
+            draft = drafter.propose([sequence], [FixedQuote(3)], [Noise(3, position=len(sequence))])[0]
+            drafts.append((draft.tokens, sequence.tokens))
+            drafter.end(sequence)
     assert drafts[:2] == drafts[2:]
     assert len(drafts[0][0]) == 3
 
@@ -499,17 +500,17 @@ def test_heads_that_answer_with_no_numbers_are_reported(
 def test_one_broken_text_does_not_stop_the_others(tiny: Path, recurrent: Path) -> None:
     target, spy = spied(tiny, recurrent)
     drafter = HeadsDrafter(spy.heads)
-    texts = [Text([*b"hello"], limit=60), Text([*b"other"], limit=60)]
-    for text in texts:
-        target.begin(text)
-        drafter.begin(text)
-    run_round(texts, target, drafter, FixedPlanner(0))
-    drafter._texts[texts[0]].fresh[0][0][:] = np.nan
-    drafts = drafter.propose(texts, [FixedQuote(2)] * 2, [Noise(0)] * 2)
+    sequences = [TokenSequence([*b"hello"], limit=60), TokenSequence([*b"other"], limit=60)]
+    for sequence in sequences:
+        target.begin(sequence)
+        drafter.begin(sequence)
+    run_round(sequences, target, drafter, FixedPlanner(0))
+    drafter._texts[sequences[0]].fresh[0][0][:] = np.nan
+    drafts = drafter.propose(sequences, [FixedQuote(2)] * 2, [Noise(0)] * 2)
     assert [len(draft) for draft in drafts] == [0, 2]
     assert drafter.notice is not None
-    run_round(texts, target, drafter, FixedPlanner(2))
-    drafts = drafter.propose(texts, [FixedQuote(2)] * 2, [Noise(0)] * 2)
+    run_round(sequences, target, drafter, FixedPlanner(2))
+    drafts = drafter.propose(sequences, [FixedQuote(2)] * 2, [Noise(0)] * 2)
     assert [len(draft) for draft in drafts] == [0, 2]
     assert drafter._broken == 1
 
@@ -534,7 +535,7 @@ def test_heads_by_name(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
 def test_heads_are_opened_once_for_all_lengths(tiny: Path, recurrent: Path, tmp_path: Path) -> None:
     lm = foredraft.load(tiny, drafter=f"heads:{recurrent}", cache=tmp_path, threads=1)
     asked: list[Any] = [{"draft_tokens": 2}, {"draft_temperature": 0.5}, {}]
-    drafters = [next(parts_of(lm.runtime.drafter_for(foredraft.options.settle(options)))) for options in asked]
+    drafters = [next(parts_of(lm.runtime.drafter_for(foredraft.options.parse_options(options)))) for options in asked]
     assert all(isinstance(drafter, HeadsDrafter) for drafter in drafters)
     assert [drafter.draft_tokens for drafter in drafters] == [None, None, None]  # type: ignore[attr-defined]
     assert len({id(drafter.heads) for drafter in drafters}) == 1  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import foredraft
 from foredraft import Draft, LanguageModel
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
@@ -65,10 +65,10 @@ def target(tiny: Path) -> CachedTarget:
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.3, "seed": 1, "n": 2}])
 def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
-    length = 12 if lm.host.dtype == "f64" else 24  # a pass of torch costs as much as a dozen
+    length = 12 if lm.loaded.dtype == "f64" else 24  # a pass of torch costs as much as a dozen
     plain = [lm.generate(prompt, max_tokens=length, **options) for prompt in PROMPTS]
-    joined = FirstOf([Bushes(), ModelDrafter(LayersView(lm.host.target, SOME), lm.host.target.vocabulary)])
-    whole = ModelDrafter(LayersView(lm.host.target, range(6)), lm.host.target.vocabulary, name="whole")
+    joined = FirstOf([Bushes(), ModelDrafter(LayersView(lm.loaded.target, SOME), lm.loaded.target.vocabulary)])
+    whole = ModelDrafter(LayersView(lm.loaded.target, range(6)), lm.loaded.target.vocabulary, name="whole")
     for drafter in ("layers", "layers:1", whole, "lookup+layers", joined):
         for draft_tokens in (1, 4):
             asked = {"max_tokens": length, "drafter": drafter, "draft_tokens": draft_tokens, **options}
@@ -83,26 +83,30 @@ def test_the_text_is_the_targets(lm: LanguageModel, options: Any) -> None:
 
 def test_a_draft_leaves_the_cache_as_it_was(target: CachedTarget, tiny: Path) -> None:
     """Bit for bit at every committed position, and in what the slot is believed to hold; so after verification too."""
-    text = Text([*b"hello hello", 3], limit=60, prompt_length=1)
+    sequence = TokenSequence([*b"hello hello", 3], limit=60, prompt_length=1)
     drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
-    target.begin(text)
-    run_round([text], target, drafter, FixedPlanner(0))
+    target.begin(sequence)
+    run_round([sequence], target, drafter, FixedPlanner(0))
     for _ in range(6):
-        slot = target.slots.slot(text)
+        slot = target.slots.slot(sequence)
         assert slot is not None
         cache = target.model._slots[slot]  # type: ignore[attr-defined]
         before = cache.clone()
         held = list(target.slots.held(slot))
-        drafts = drafter.propose([text], [FixedQuote(4)], [Noise(0)])
+        drafts = drafter.propose([sequence], [FixedQuote(4)], [Noise(0)])
         assert len(drafts[0]) == 4
-        committed = len(text) - 1
+        committed = len(sequence) - 1
         assert (cache[:, :, :, :committed] == before[:, :, :, :committed]).all()
         assert not (cache == before).all()
-        assert target.slots.held(slot) == held == text.tokens[:-1]
-        run_round([text], target, drafter, FixedPlanner(4))
-    assert len(text) > 14
-    again = CachedTarget(open_decoder(tiny, dtype="f64")).score([Text(list(text.tokens), limit=60)], [Draft()]).logits
-    np.testing.assert_allclose(target.score([text], [Draft()]).logits, again, rtol=0, atol=1e-12)
+        assert target.slots.held(slot) == held == sequence.tokens[:-1]
+        run_round([sequence], target, drafter, FixedPlanner(4))
+    assert len(sequence) > 14
+    again = (
+        CachedTarget(open_decoder(tiny, dtype="f64"))
+        .score([TokenSequence(list(sequence.tokens), limit=60)], [Draft()])
+        .logits
+    )
+    np.testing.assert_allclose(target.score([sequence], [Draft()]).logits, again, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -111,52 +115,52 @@ def test_the_native_pass_scores_the_same_bits_after_a_draft(tiny: Path, dtype: s
     guesses = Draft.chain((5, 6, 7, 8, 9))
     scores = []
     for drafting in (False, True):
-        target, text = CachedTarget(model), Text([*range(40)], limit=99)
+        target, sequence = CachedTarget(model), TokenSequence([*range(40)], limit=99)
         model.release(0)
-        target.begin(text)
-        target.score([text], [Draft()])
-        target.rewind(text, len(text) - 1)
+        target.begin(sequence)
+        target.score([sequence], [Draft()])
+        target.rewind(sequence, len(sequence) - 1)
         if drafting:
             drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
-            assert len(drafter.propose([text], [FixedQuote(7)], [Noise(0)])[0]) == 7
-        scores.append(target.score([text], [guesses], (0, 1, 2)))
+            assert len(drafter.propose([sequence], [FixedQuote(7)], [Noise(0)])[0]) == 7
+        scores.append(target.score([sequence], [guesses], (0, 1, 2)))
     np.testing.assert_array_equal(scores[0].logits, scores[1].logits)
     for layer in range(3):
         np.testing.assert_array_equal(scores[0].hidden[layer], scores[1].hidden[layer])
 
 
 def test_nothing_is_drafted_where_the_target_lacks_more_than_the_last_token(target: CachedTarget) -> None:
-    text, stranger = Text([*b"hello"], limit=60), Text([1, 2, 3], limit=60)
+    sequence, stranger = TokenSequence([*b"hello"], limit=60), TokenSequence([1, 2, 3], limit=60)
     view = LayersView(target, SOME)
     drafter = ModelDrafter(view, target.vocabulary)
 
-    def drafted(sequence: Text) -> int:
+    def drafted(sequence: TokenSequence) -> int:
         return len(drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0])
 
     assert drafted(stranger) == 0
-    target.begin(text)
-    drafter.begin(text)
-    assert drafted(text) == 0  # the prompt was not read
-    run_round([text], target, drafter, FixedPlanner(0))
-    assert drafted(text) == 3
-    target.score([text], [Draft()])
-    assert drafted(text) == 0  # a pass that was never kept: the slot is believed to hold the last token
-    target.rewind(text, len(text) - 1)
-    assert drafted(text) == 3
-    target.rewind(text, 2)
-    assert drafted(text) == 0
+    target.begin(sequence)
+    drafter.begin(sequence)
+    assert drafted(sequence) == 0  # the prompt was not read
+    run_round([sequence], target, drafter, FixedPlanner(0))
+    assert drafted(sequence) == 3
+    target.score([sequence], [Draft()])
+    assert drafted(sequence) == 0  # a pass that was never kept: the slot is believed to hold the last token
+    target.rewind(sequence, len(sequence) - 1)
+    assert drafted(sequence) == 3
+    target.rewind(sequence, 2)
+    assert drafted(sequence) == 0
     with pytest.raises(DrafterError, match="does not hold this sequence"):
-        view.extend([(text, text.tokens)])
+        view.extend([(sequence, sequence.tokens)])
 
 
 def test_beside_a_sequence_that_is_not_ready_others_draft(target: CachedTarget) -> None:
-    texts = [Text([*b"hello"], limit=60), Text([*b"other"], limit=60)]
+    sequences = [TokenSequence([*b"hello"], limit=60), TokenSequence([*b"other"], limit=60)]
     drafter = ModelDrafter(LayersView(target, SOME), target.vocabulary)
-    for text in texts:
-        target.begin(text)
-    run_round(texts, target, drafter, FixedPlanner(0))
-    target.rewind(texts[0], 1)
-    drafts = drafter.propose(texts, [FixedQuote(2)] * 2, [Noise(0)] * 2)
+    for sequence in sequences:
+        target.begin(sequence)
+    run_round(sequences, target, drafter, FixedPlanner(0))
+    target.rewind(sequences[0], 1)
+    drafts = drafter.propose(sequences, [FixedQuote(2)] * 2, [Noise(0)] * 2)
     assert [len(draft) for draft in drafts] == [0, 2]
 
 
@@ -276,12 +280,12 @@ def test_the_default_leaves_out_every_second_layer_of_the_middle_third(layers: i
 
 def test_a_choice_is_found_beside_the_model(lm: LanguageModel, tiny: Path) -> None:
     identity = ModelFolder(tiny).identity
-    assert lm.host.identity == identity
-    path = choice_file(lm.host.cache, identity)
-    assert find_choice("", lm.host.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS, UNMEASURED)
+    assert lm.loaded.identity == identity
+    path = choice_file(lm.loaded.cache, identity)
+    assert find_choice("", lm.loaded.cache, "tiny", identity, 3) == (default_sub_layers(3), DRAFT_TOKENS, UNMEASURED)
     write_choice(path, replace(CHOICE, identity=identity))
     try:
-        assert find_choice("", lm.host.cache, "tiny", identity, 3) == (SOME, 2, None)
+        assert find_choice("", lm.loaded.cache, "tiny", identity, 3) == (SOME, 2, None)
         assert find_choice(str(path), Path("/nowhere"), "tiny", identity, 3) == (SOME, 2, None)
         assert read_choice(path) == replace(CHOICE, identity=identity)
         result = lm.generate("abab", max_tokens=20, drafter="layers", draft_temperature=0.1)
@@ -295,7 +299,7 @@ def test_a_choice_is_found_beside_the_model(lm: LanguageModel, tiny: Path) -> No
 def test_a_choice_for_another_model(lm: LanguageModel, tmp_path: Path) -> None:
     path = tmp_path / "choice.json"
     write_choice(path, CHOICE)
-    both = rf"was made for tiny \(0\), not for {lm.host.name} \({lm.host.identity}\)"
+    both = rf"was made for tiny \(0\), not for {lm.loaded.name} \({lm.loaded.identity}\)"
     with pytest.raises(DrafterError, match=both):
         lm.generate("abc", drafter=f"layers:{path}")
     stale = choice_file(tmp_path, "1")
@@ -376,8 +380,8 @@ def test_it_is_not_chosen_unless_asked_for(lm: LanguageModel) -> None:
     assert CHOICE.pays
     for few in ({"measured_from": 1.03}, {"measured_tokens": 499}, {"measured_from": 0.5, "measured_to": 1.1}):
         assert not replace(CHOICE, **few).pays  # type: ignore[arg-type]
-        assert not replace(CHOICE, **few).told  # type: ignore[arg-type]
+        assert not replace(CHOICE, **few).conclusive  # type: ignore[arg-type]
     slow = replace(CHOICE, measured_speedup=0.9, measured_from=0.8, measured_to=1.0)
-    assert slow.told
+    assert slow.conclusive
     assert not slow.pays
     assert lm.generate([1, 2, 3], max_tokens=2, drafter="auto").drafter == "suffix"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foredraft.core.noise import Noise
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup, find_continuation
 from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.errors import OptionError
@@ -14,7 +14,7 @@ from foredraft.errors import OptionError
 
 def draft(tokens: list[int], limit: int = 6, **bounds: int | None) -> tuple[int, ...]:
     drafter = Lookup(**bounds)  # type: ignore[arg-type]
-    sequence = Sequence(list(tokens), limit=1000)
+    sequence = TokenSequence(list(tokens), limit=1000)
     drafter.begin(sequence)
     return drafter.propose([sequence], [FixedQuote(limit)], [Noise(0)])[0].tokens
 
@@ -74,7 +74,7 @@ def test_a_longer_match_is_trusted_for_longer() -> None:
 
 def test_the_mirror_follows_a_text_that_outgrows_it() -> None:
     drafter = Lookup()
-    sequence = Sequence([1, 2], limit=10_000)
+    sequence = TokenSequence([1, 2], limit=10_000)
     drafter.begin(sequence)
     assert drafter.propose([sequence], [FixedQuote(2)], [Noise(0)])[0].tokens == ()
     sequence.tokens += [*range(10, 3000), 1]
@@ -83,7 +83,7 @@ def test_the_mirror_follows_a_text_that_outgrows_it() -> None:
 
 def test_each_sequence_has_its_own_text() -> None:
     drafter = Lookup()
-    one, other = Sequence([1, 7, 1], limit=10), Sequence([1, 8, 1], limit=10)
+    one, other = TokenSequence([1, 7, 1], limit=10), TokenSequence([1, 8, 1], limit=10)
     for sequence in (one, other):
         drafter.begin(sequence)
     drafts = drafter.propose([one, other], [FixedQuote(1)] * 2, [Noise(0)] * 2)

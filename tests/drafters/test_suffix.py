@@ -10,12 +10,12 @@ import pytest
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import ModelError, OptionError
-from foredraft.retrieval import backend as retrieval_index
+from foredraft.retrieval import backend as retrieval_backend
 from foredraft.retrieval import native
 from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.calibration import STRENGTH, Calibration, prior
@@ -30,7 +30,7 @@ UNSCORED: Any = Scored(None, (), {})
 PYTHON = Retrieval("python", PortableIndex, PortableSearch, "slower")
 
 
-def write(drafter: Suffix, sequence: Sequence, answer: list[int], limit: int = 15) -> int:
+def write(drafter: Suffix, sequence: TokenSequence, answer: list[int], limit: int = 15) -> int:
     """Let the sequence say ``answer``; return the passes it took."""
     drafter.begin(sequence)
     said = passes = 0
@@ -70,7 +70,7 @@ def test_python_steps_in_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModelError("it was not built")
 
     monkeypatch.setattr(native, "functions", absent)
-    drafter = Suffix(engine=retrieval_index.retrieval.__wrapped__())
+    drafter = Suffix(engine=retrieval_backend.retrieval.__wrapped__())
     assert drafter.engine.name == "python"
     assert drafter.notice == "retrieval runs in Python, slower: it was not built"
 
@@ -79,7 +79,7 @@ def test_python_steps_in_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_copies_its_own_text_and_claims_no_law(engine: Retrieval) -> None:
-    drafter, sequence = Suffix(engine=engine), Sequence([1, 2, 3, 4, 5, 1, 2], limit=99)
+    drafter, sequence = Suffix(engine=engine), TokenSequence([1, 2, 3, 4, 5, 1, 2], limit=99)
     drafter.begin(sequence)
     draft = drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0]
     assert (draft.tokens, draft.parents, draft.laws, draft.source) == ((3, 4, 5), (-1, 0, 1), None, "suffix")
@@ -87,7 +87,7 @@ def test_it_copies_its_own_text_and_claims_no_law(engine: Retrieval) -> None:
 
 def test_each_sequence_of_a_batch_has_its_own_text(engine: Retrieval) -> None:
     drafter = Suffix(engine=engine)
-    sequences = [Sequence([1, 7, 1], limit=10), Sequence([4], limit=10), Sequence([1, 8, 1], limit=10)]
+    sequences = [TokenSequence([1, 7, 1], limit=10), TokenSequence([4], limit=10), TokenSequence([1, 8, 1], limit=10)]
     for sequence in sequences:
         drafter.begin(sequence)
     drafts = drafter.propose(sequences, [FixedQuote(1)] * 3, [Noise(0)] * 3)
@@ -109,7 +109,7 @@ def test_the_quote_is_asked_by_what_a_guess_builds_on() -> None:
             self.paths.append(path_probability)
             return rows < 3
 
-    drafter, sequence, quote = Suffix(), Sequence([1, 2, 3, 4, 5, 6, 1, 2], limit=99), Asked()
+    drafter, sequence, quote = Suffix(), TokenSequence([1, 2, 3, 4, 5, 6, 1, 2], limit=99), Asked()
     drafter.begin(sequence)
     assert drafter.propose([sequence], [quote], [Noise(0)])[0].tokens == (3, 4, 5)
     assert quote.paths[0] == 1.0
@@ -118,7 +118,7 @@ def test_the_quote_is_asked_by_what_a_guess_builds_on() -> None:
 
 def test_a_copy_that_was_refused_goes_on_behind_the_changed_token(engine: Retrieval) -> None:
     drafter, passage = Suffix(engine=engine), list(range(100, 160))
-    sequence = Sequence([*passage, 1, 100, 101], limit=999)
+    sequence = TokenSequence([*passage, 1, 100, 101], limit=999)
     # 110 and 130 become tokens that nobody has seen: only the place where the copy was refused can go on
     answer = [*range(102, 110), 7, *range(111, 130), 8, *range(131, 150)]
     assert write(drafter, sequence, answer) <= 6
@@ -131,7 +131,7 @@ def test_a_copy_that_was_refused_goes_on_behind_the_changed_token(engine: Retrie
 def test_a_prediction_is_found_again_after_an_edit(engine: Retrieval, kind: str) -> None:
     answer = list(range(100, 148))
     prediction = edited(edited(answer, 12, kind), 30, kind)
-    drafter, sequence = Suffix(engine=engine), Sequence([1, 2, 3], limit=999)
+    drafter, sequence = Suffix(engine=engine), TokenSequence([1, 2, 3], limit=999)
     drafter.prepare(sequence, prediction)
     passes = write(drafter, sequence, answer)
     assert passes <= 6  # three stretches of at most 16, and a pass an edit that is guessed wrong
@@ -141,13 +141,13 @@ def test_a_prediction_is_found_again_after_an_edit(engine: Retrieval, kind: str)
 def test_several_tokens_may_be_missing_or_new() -> None:
     answer = list(range(100, 160))
     for prediction in (answer[:20] + answer[24:], [*answer[:20], 1, 2, 3, 4, *answer[20:]]):
-        drafter, sequence = Suffix(), Sequence([5], limit=999)
+        drafter, sequence = Suffix(), TokenSequence([5], limit=999)
         drafter.prepare(sequence, prediction)
         assert write(drafter, sequence, answer) <= 11
 
 
 def test_a_prediction_that_matches_nothing_is_given_up() -> None:
-    drafter, sequence = Suffix(), Sequence([5], limit=999)
+    drafter, sequence = Suffix(), TokenSequence([5], limit=999)
     drafter.prepare(sequence, list(range(500, 600)))
     answer = list(range(100, 160))
     assert write(drafter, sequence, answer) == len(answer)
@@ -174,7 +174,7 @@ def test_a_useless_prediction_does_not_silence_the_text(
     }[useless]
     taken = []
     for expected in ((), prediction):
-        drafter, sequence = Suffix(0.03, branches, engine=engine), Sequence([*passage, 1, 100, 101], limit=999)
+        drafter, sequence = Suffix(0.03, branches, engine=engine), TokenSequence([*passage, 1, 100, 101], limit=999)
         drafter.prepare(sequence, expected)
         taken.append(write(drafter, sequence, answer))
     plain, misled = taken
@@ -186,7 +186,7 @@ def test_where_a_useless_prediction_gives_way_the_text_is_guessed_and_counted(en
     memory, text = Memory(400, engine=engine), [7, 1, 2, 3, 4, 5, 1, 2]
     memory.remember([8, 9, 1, 2, 3, 4, 5, 6], "mine")
     for scope in (None, "mine"):
-        drafter, sequence = Suffix(0.03, memory=memory, engine=engine), Sequence(list(text), limit=999)
+        drafter, sequence = Suffix(0.03, memory=memory, engine=engine), TokenSequence(list(text), limit=999)
         drafter.prepare(sequence, range(500, 540), scope)
         drafter.begin(sequence)
         draft = drafter.propose([sequence], [FixedQuote(15)], [Noise(0)])[0]
@@ -201,7 +201,7 @@ def test_where_a_useless_prediction_gives_way_the_text_is_guessed_and_counted(en
 
 def test_what_follows_the_end_of_a_prediction_does_not_count_against_it(engine: Retrieval) -> None:
     prediction = [100, 101, 102, 103, 100, 101]  # its end is also its beginning, so there is more to copy
-    drafter, sequence = Suffix(engine=engine), Sequence([5], limit=999)
+    drafter, sequence = Suffix(engine=engine), TokenSequence([5], limit=999)
     drafter.prepare(sequence, prediction)
     drafter.begin(sequence)
     draft = drafter.propose([sequence], [FixedQuote(15)], [Noise(0)])[0]
@@ -216,7 +216,7 @@ def test_what_follows_the_end_of_a_prediction_does_not_count_against_it(engine: 
 
 
 def test_a_prediction_that_was_lost_is_found_by_its_own_words() -> None:
-    drafter, sequence = Suffix(), Sequence([5], limit=999)
+    drafter, sequence = Suffix(), TokenSequence([5], limit=999)
     drafter.prepare(sequence, list(range(100, 160)))
     assert write(drafter, sequence, [*range(500, 530), *range(110, 150)]) <= 30 + 5
 
@@ -284,7 +284,7 @@ def test_every_sibling_of_a_tested_guess_was_tested() -> None:
 
 
 def test_another_drafters_guesses_are_not_ours() -> None:
-    drafter, sequence = Suffix(), Sequence([1, 2, 3, 1], limit=99)
+    drafter, sequence = Suffix(), TokenSequence([1, 2, 3, 1], limit=99)
     drafter.begin(sequence)
     drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])
     drafter.observe([sequence], [Outcome(Draft.chain([2], source="model"), (2, 3), 1, (0,), (), None)], UNSCORED)
@@ -299,7 +299,7 @@ def test_what_was_said_is_remembered_in_its_scope_alone(engine: Retrieval) -> No
     memory = Memory(1000, engine=engine)
     drafter = Suffix(memory=memory, engine=engine)
     answer = list(range(100, 140))
-    first, again, other = (Sequence([7, 8], limit=99) for _ in range(3))
+    first, again, other = (TokenSequence([7, 8], limit=99) for _ in range(3))
     drafter.prepare(first, scope="a")
     assert write(drafter, first, answer) == 40
     drafter.end(first)
@@ -375,7 +375,7 @@ def test_a_limit_that_holds_nothing_is_refused() -> None:
 
 def test_a_memory_full_to_its_bound_in_the_middle_of_a_request() -> None:
     memory = Memory(80)
-    drafter, sequence = Suffix(memory=memory), Sequence([1], limit=999)
+    drafter, sequence = Suffix(memory=memory), TokenSequence([1], limit=999)
     memory.remember(range(100, 110), "mine")
     drafter.prepare(sequence, scope="mine")
     drafter.begin(sequence)
@@ -394,12 +394,12 @@ def test_threads_share_a_memory() -> None:
         try:
             drafter = Suffix(memory=memory)
             for i in range(30):
-                sequence = Sequence([number, i % 3], limit=999)
+                sequence = TokenSequence([number, i % 3], limit=999)
                 drafter.prepare(sequence, scope="all")
                 write(drafter, sequence, [(number + j * j + i) % 50 for j in range(40)])
                 drafter.end(sequence)
-        except Exception as fault:  # a thread's fault is the test's
-            faults.append(fault)
+        except Exception as error:  # a thread's fault is the test's
+            faults.append(error)
 
     threads = [Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -420,7 +420,7 @@ def test_the_text_is_the_plain_one(params: SamplingParams, branches: int) -> Non
     answers: list[list[list[int]]] = []
     accepted: list[int] = []
     for drafter in (NoDrafter(), Suffix(branches=branches, memory=memory), Suffix(branches=branches, memory=memory)):
-        sequences = [Sequence([1, 2, i], 60, params, Noise(i, coupled=True)) for i in range(3)]
+        sequences = [TokenSequence([1, 2, i], 60, params, Noise(i, coupled=True)) for i in range(3)]
         for sequence in sequences:
             if isinstance(drafter, Suffix):
                 drafter.prepare(sequence, scope="mine")

@@ -12,7 +12,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
@@ -50,7 +50,7 @@ class Hurt:
 
     def __init__(self, seed: int = 1) -> None:
         self.rows = Table.random(seed, V).rows
-        self.fault: Exception | None = None
+        self.error: Exception | None = None
         self.fails: Callable[[Sequence[Rows]], bool] = lambda rows: True
         self.spoils: Callable[[Rows], bool] = lambda row: False
         self.passes: list[list[int]] = []
@@ -58,9 +58,9 @@ class Hurt:
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         self.passes.append([len(row.tokens) for row in rows])
-        if self.fault is not None and self.fails(rows):
-            fault, self.fault = self.fault, None
-            raise fault
+        if self.error is not None and self.fails(rows):
+            error, self.error = self.error, None
+            raise error
         states: list[int] = []
         for row in rows:
             slot = self._slots.setdefault(row.slot, [])
@@ -92,30 +92,30 @@ class Hurt:
 class Breaking:
     """A drafter that guesses by ``guess``, until ``breaks`` says of a method and a sequence that it is to fail."""
 
-    breaks: Callable[[str, Text], bool]
-    guess: Callable[[Text], Any] = lambda text: Draft.chain(text.tokens[-2:])
+    breaks: Callable[[str, TokenSequence], bool]
+    guess: Callable[[TokenSequence], Any] = lambda sequence: Draft.chain(sequence.tokens[-2:])
     name: str = "breaking"
     taps: tuple[int, ...] = ()
-    texts: set[Text] = field(default_factory=set)
+    sequences: set[TokenSequence] = field(default_factory=set)
 
-    def begin(self, sequence: Text) -> None:
-        self.texts.add(sequence)
+    def begin(self, sequence: TokenSequence) -> None:
+        self.sequences.add(sequence)
         self._try("begin", sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Any]:
+    def propose(self, sequences: Sequence[TokenSequence], quotes: Sequence[Any], noises: Sequence[Any]) -> list[Any]:
         for sequence in sequences:
             self._try("propose", sequence)
         return [self.guess(sequence) for sequence in sequences]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         for sequence in sequences:
             self._try("observe", sequence)
 
-    def end(self, sequence: Text) -> None:
-        self.texts.discard(sequence)
+    def end(self, sequence: TokenSequence) -> None:
+        self.sequences.discard(sequence)
         self._try("end", sequence)
 
-    def _try(self, method: str, sequence: Text) -> None:
+    def _try(self, method: str, sequence: TokenSequence) -> None:
         if self.breaks(method, sequence):
             raise RuntimeError(f"broken in {method}")
 
@@ -123,7 +123,7 @@ class Breaking:
 class Listener:
     """A job with what it was told; one that has left raises when it is told anything."""
 
-    def __init__(self, sequence: Text, **options: Any) -> None:
+    def __init__(self, sequence: TokenSequence, **options: Any) -> None:
         self.updates: list[Update] = []
         self.left = False
         self.job = Job(sequence, self.deliver, **options)
@@ -147,13 +147,13 @@ class Listener:
         return self.updates[-1].finish_reason if self.updates else None
 
 
-def text(prompt: Sequence[int], seed: int | None = None, length: int = 12, choice: int = 0) -> Text:
+def text(prompt: Sequence[int], seed: int | None = None, length: int = 12, choice: int = 0) -> TokenSequence:
     """Return a sequence: greedy, or sampled with a seed by the coupled rule."""
     limit, params = len(prompt) + length, SamplingParams(0.0 if seed is None else 1.0)
-    return Text(list(prompt), limit, params, Noise(seed or 0, choice, coupled=True), stop_ids=frozenset({0}))
+    return TokenSequence(list(prompt), limit, params, Noise(seed or 0, choice, coupled=True), stop_ids=frozenset({0}))
 
 
-def alone(model: Any, sequence: Text) -> list[int]:
+def alone(model: Any, sequence: TokenSequence) -> list[int]:
     """Return the answer that plain decoding gives a text of the same options."""
     copy = text(sequence.tokens[: sequence.prompt_length], None, 0)
     if sequence.limit <= sequence.prompt_length:

@@ -11,7 +11,7 @@ import pytest
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
@@ -35,7 +35,7 @@ def decoder(folder: Path) -> TorchDecoder:
 
 
 def refusing(length: int) -> Any:
-    def shape(row: Any, sequence: Sequence, path: tuple[int, ...]) -> Any:
+    def shape(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
         if len(sequence) + len(path) >= length:
             raise NumericalError("no token is left")
         return row
@@ -43,17 +43,18 @@ def refusing(length: int) -> Any:
     return shape
 
 
-def batch(fails_at: int | None) -> list[Sequence]:
+def batch(fails_at: int | None) -> list[TokenSequence]:
     """Return three texts, the second of which fails at so many tokens, or is not among them."""
     prompts = [[1, 2, 1, 2], [3, 1, 2, 3, 1], [5, 6]]
-    texts = [
-        Sequence(list(prompt), 16, SamplingParams(0.8), Noise(7, i, coupled=True)) for i, prompt in enumerate(prompts)
+    sequences = [
+        TokenSequence(list(prompt), 16, SamplingParams(0.8), Noise(7, i, coupled=True))
+        for i, prompt in enumerate(prompts)
     ]
     if fails_at is None:
-        del texts[1]
+        del sequences[1]
     else:
-        texts[1].shaping = refusing(fails_at)
-    return texts
+        sequences[1].shaping = refusing(fails_at)
+    return sequences
 
 
 @pytest.mark.parametrize("fails_at", [5, 9])
@@ -65,16 +66,16 @@ def test_a_failure_harms_neither_neighbours_nor_the_cache(folder: Path, name: st
     if name == "model":
         drafters[name] = ModelDrafter(CachedTarget(decoder(folder)), target.vocabulary)
 
-    def generate(texts: list[Sequence]) -> list[Sequence]:
-        for _ in run(texts, target, drafters[name], FixedPlanner(3)):
+    def generate(sequences: list[TokenSequence]) -> list[TokenSequence]:
+        for _ in run(sequences, target, drafters[name], FixedPlanner(3)):
             pass
-        return texts
+        return sequences
 
-    wanted = [text.tokens for text in generate(batch(None))]
+    wanted = [sequence.tokens for sequence in generate(batch(None))]
     for _ in range(2):
         first, failed, last = generate(batch(fails_at))
         assert [first.tokens, last.tokens] == wanted
-        assert (failed.finish_reason, str(failed.fault)) == ("error", "no token is left")
+        assert (failed.finish_reason, str(failed.error)) == ("error", "no token is left")
         assert fails_at - 4 < len(failed) <= fails_at
     again = batch(fails_at)[1:2]
     again[0].shaping = None
@@ -85,14 +86,14 @@ def test_a_drafter_without_a_law_guesses_no_further(folder: Path) -> None:
     """The target may know better: here nothing is ever left on a path of two guesses, and the text never goes there."""
     model = CachedTarget(decoder(folder))
 
-    def shape(row: Any, sequence: Sequence, path: tuple[int, ...]) -> Any:
+    def shape(row: Any, sequence: TokenSequence, path: tuple[int, ...]) -> Any:
         if len(path) == 2:
             raise NumericalError("no token is left")
         return row
 
-    texts = [Sequence([1, 2], 9, shaping=shape), Sequence([3, 4], 9)]
+    sequences = [TokenSequence([1, 2], 9, shaping=shape), TokenSequence([3, 4], 9)]
     drafter = ModelDrafter(model, model.vocabulary)
-    for text in texts:
-        drafter.begin(text)
-    drafts = drafter.propose(texts, [FixedQuote(4)] * 2, [Noise(0)] * 2)
+    for sequence in sequences:
+        drafter.begin(sequence)
+    drafts = drafter.propose(sequences, [FixedQuote(4)] * 2, [Noise(0)] * 2)
     assert [len(draft) for draft in drafts] == [2, 4]

@@ -13,7 +13,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob, logprobs
 from foredraft.errors import NumericalError, OptionError
 from tests.core.toys import EagerPlanner, Table, ToyDrafter, ToyTarget, nothing, onehot_tree, sampled_chain
@@ -37,47 +37,51 @@ GUESSES = {
 }
 
 
-def recorded(guess: str, tops: Sequence[int | None]) -> list[tuple[Text, list[TokenLogprob]]]:
+def recorded(guess: str, tops: Sequence[int | None]) -> list[tuple[TokenSequence, list[TokenLogprob]]]:
     """Answer a batch under the coupled rule; return each sequence with its record."""
     recorder = LogprobRecorder()
     params = SamplingParams(0.8, top_p=0.9)
-    texts = [Text([i, 2], 20 + i, params, Noise(i, coupled=True), stop_ids=frozenset({6})) for i in range(len(tops))]
-    records = [[] if top is None else recorder.want(text, top) for text, top in zip(texts, tops, strict=True)]
+    sequences = [
+        TokenSequence([i, 2], 20 + i, params, Noise(i, coupled=True), stop_ids=frozenset({6})) for i in range(len(tops))
+    ]
+    records = [
+        [] if top is None else recorder.want(sequence, top) for sequence, top in zip(sequences, tops, strict=True)
+    ]
     target, drafter = ToyTarget(TABLE), ToyDrafter(GUESSES[guess])
-    while running := [text for text in texts if text.finish_reason is None]:
+    while running := [sequence for sequence in sequences if sequence.finish_reason is None]:
         run_round(running, target, drafter, EagerPlanner(5), [recorder])
     assert not recorder._kept, "a sequence that has ended is still held"
-    return list(zip(texts, records, strict=True))
+    return list(zip(sequences, records, strict=True))
 
 
 @pytest.mark.parametrize("guess", ["chain", "tree"])
 def test_every_token_has_its_own_rows(guess: str) -> None:
     tops = [0, 3, None, 20, 1]
     found, plain = recorded(guess, tops), recorded("nothing", tops)
-    for (text, record), (_, without), top in zip(found, plain, tops, strict=True):
+    for (sequence, record), (_, without), top in zip(found, plain, tops, strict=True):
         assert record == without
         if top is None:
             assert record == []
             continue
-        assert [made.token for made in record] == text.answer
-        for place, made in enumerate(record, start=text.prompt_length):
-            row = TABLE(text.tokens[:place])  # raw: neither the temperature nor top-p is in it
+        assert [made.token for made in record] == sequence.answer
+        for place, made in enumerate(record, start=sequence.prompt_length):
+            row = TABLE(sequence.tokens[:place])  # raw: neither the temperature nor top-p is in it
             wanted = row - np.log(np.exp(row).sum())
             np.testing.assert_allclose(made.logprob, wanted[made.token], rtol=1e-12)
-            assert [i for i, _ in made.tops] == np.argsort(-row).tolist()[:top]
-            np.testing.assert_allclose([x for _, x in made.tops], np.sort(wanted)[::-1][:top], rtol=1e-12)
+            assert [i for i, _ in made.top_logprobs] == np.argsort(-row).tolist()[:top]
+            np.testing.assert_allclose([x for _, x in made.top_logprobs], np.sort(wanted)[::-1][:top], rtol=1e-12)
 
 
 def test_a_sequence_that_fails_records_what_it_committed() -> None:
     rows = TABLE.rows.copy()
     rows[:, 0] = np.nan
     recorder = LogprobRecorder()
-    text = Text([1], 9, SamplingParams(1.0))
-    record = recorder.want(text, 2)
+    sequence = TokenSequence([1], 9, SamplingParams(1.0))
+    record = recorder.want(sequence, 2)
     target = ToyTarget(Table(rows))
     target.keep = lambda sequences, outcomes: None  # type: ignore[method-assign]  # it asks too much of one that failed
-    run_round([text], target, ToyDrafter(nothing), EagerPlanner(0), [recorder])
-    assert text.finish_reason == "error"
+    run_round([sequence], target, ToyDrafter(nothing), EagerPlanner(0), [recorder])
+    assert sequence.finish_reason == "error"
     assert record == []
     assert not recorder._kept
 
@@ -109,10 +113,10 @@ def test_logits_without_a_finite_maximum(bad: float) -> None:
 def test_a_draft_has_laws_here() -> None:
     """The chain's guesses are drawn, so that refusals happen and rows of refused guesses are there to be confused."""
     drafter = ToyDrafter(GUESSES["chain"])
-    text = Text([0, 2], 60, SamplingParams(0.8, top_p=0.9), Noise(0, coupled=True))
+    sequence = TokenSequence([0, 2], 60, SamplingParams(0.8, top_p=0.9), Noise(0, coupled=True))
     target = ToyTarget(TABLE)
-    while text.finish_reason is None:
-        run_round([text], target, drafter, EagerPlanner(4))
+    while sequence.finish_reason is None:
+        run_round([sequence], target, drafter, EagerPlanner(4))
     drafts: list[Draft] = [outcome.draft for outcome in drafter.seen]
     assert sum(outcome.accepted for outcome in drafter.seen) > 5
     assert any(0 < outcome.accepted < len(draft) for outcome, draft in zip(drafter.seen, drafts, strict=True))

@@ -9,10 +9,10 @@ import pytest
 
 from foredraft.core.draft import Outcome, Scored
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.none import NoDrafter
-from foredraft.engine.chunks import LEAST, MOST, Chunks
+from foredraft.engine.chunks import MAX_ROWS, MIN_ROWS, Chunks
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.service import Service
 from foredraft.models.target import CachedTarget
@@ -23,9 +23,9 @@ ABC = [1, 2, 3] * 5
 
 def test_chunks_are_what_fits_into_their_time() -> None:
     chunks = Chunks(0.02)
-    assert chunks.rows == 2 * LEAST  # nothing is known
+    assert chunks.rows == 2 * MIN_ROWS  # nothing is known
     chunks.learn(32, 0.032)
-    assert chunks.rows == LEAST  # 1 ms a row: 20 rows, cut to a multiple
+    assert chunks.rows == MIN_ROWS  # 1 ms a row: 20 rows, cut to a multiple
     for _ in range(20):
         chunks.learn(64, 0.0064)
     assert chunks.rows == 192
@@ -33,14 +33,14 @@ def test_chunks_are_what_fits_into_their_time() -> None:
     assert chunks.rows == 64
     for _ in range(20):
         chunks.learn(512, 1e-4)
-    assert chunks.rows == MOST
+    assert chunks.rows == MAX_ROWS
     rows = chunks.rows
-    chunks.learn(LEAST - 1, 100.0)
+    chunks.learn(MIN_ROWS - 1, 100.0)
     chunks.learn(64, -1.0)
     assert chunks.rows == rows
     for _ in range(40):
         chunks.learn(16, 100.0)
-    assert chunks.rows == LEAST
+    assert chunks.rows == MIN_ROWS
 
 
 def test_a_long_prompt_keeps_nobody_waiting_for_more_than_a_chunk() -> None:
@@ -58,7 +58,7 @@ def test_a_long_prompt_keeps_nobody_waiting_for_more_than_a_chunk() -> None:
         told = [len(job.told) for job in running]
         engine.step()
         assert [len(job.told) for job in running] == [count + 1 for count in told]
-        assert sum(sum(rows) for rows in model.passes if len(rows) == 1) <= 2 * LEAST
+        assert sum(sum(rows) for rows in model.passes if len(rows) == 1) <= 2 * MIN_ROWS
     assert engine.snapshot().rounds > 10
 
 
@@ -88,10 +88,10 @@ def test_a_lone_prompt_is_read_and_answered_in_one_pass() -> None:
 
 
 def test_what_the_tapped_layers_say_of_a_prompt_reaches_the_drafter() -> None:
-    seen: dict[Text, list[float]] = {}
+    seen: dict[TokenSequence, list[float]] = {}
 
     class Sees(Breaking):
-        def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+        def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
             for i, (sequence, outcome) in enumerate(zip(sequences, outcomes, strict=True)):
                 rows = [scored.starts[i] + 1 + node for node in outcome.nodes]
                 earlier = scored.earlier[i].get(1) if scored.earlier else None
@@ -136,7 +136,7 @@ def test_each_planner_sees_the_whole_batch_and_answers_its_own() -> None:
     learnt: list[int] = []
 
     class Auto(FixedPlanner):
-        def quote(self, sequences: Sequence[Text]) -> Any:
+        def quote(self, sequences: Sequence[TokenSequence]) -> Any:
             asked.append(len(sequences))
             return super().quote(sequences)
 

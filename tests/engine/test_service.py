@@ -13,14 +13,14 @@ import foredraft
 from foredraft import LanguageModel
 from foredraft.core.draft import Draft
 from foredraft.core.protocols import Drafter
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine import scheduler
 from foredraft.engine.chunks import Chunks
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.models.target import CachedTarget
-from foredraft.options import settle
+from foredraft.options import parse_options
 from foredraft.runtime.copy_sources import informed, predicted
 from tests.engine.serving import Listener, Plans, serve
 from tests.models.heads import make_heads
@@ -63,7 +63,7 @@ class Case:
     def __init__(self, lm: LanguageModel, given: dict[str, Any], names: dict[str, str], prompt: str) -> None:
         self.lm, self.prompt = lm, prompt
         options = {"max_tokens": 30, **given, "drafter": names.get(given["drafter"], given["drafter"])}
-        self.settings = settle(options)
+        self.settings = parse_options(options)
         alone = lm.generate(prompt, **{**options, "drafter": "none", "draft_tokens": None})
         self.wanted = [choice.token_ids for choice in alone.choices]
 
@@ -84,7 +84,7 @@ def cases(lm: LanguageModel, names: dict[str, str]) -> list[Case]:
 
 @pytest.fixture
 def engine(lm: LanguageModel) -> Iterator[Service]:
-    service = Service(lm.host.target, lm.drafter, Plans(), thread=False)
+    service = Service(lm.loaded.target, lm.drafter, Plans(), thread=False)
     yield service
     assert service.snapshot().free_slots == service.snapshot().slots
     service.close()
@@ -131,8 +131,8 @@ def test_while_neighbours_are_cancelled_or_leave(cases: list[Case], engine: Serv
 @pytest.mark.parametrize("rows", [1, 2, 7, 50])
 def test_whatever_the_chunks(cases: list[Case], engine: Service, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chunks, "rows", rows)
-    monkeypatch.setattr(scheduler, "LEAST", 1)
-    monkeypatch.setattr(scheduler, "MOST", rows)
+    monkeypatch.setattr(scheduler, "MIN_ROWS", 1)
+    monkeypatch.setattr(scheduler, "MAX_ROWS", rows)
     first = cases[4].jobs("ann")
     engine.submit([first[0].job])
     engine.step()
@@ -172,7 +172,7 @@ def test_the_draft_cache_serves_its_owner_alone(cases: list[Case], engine: Servi
 
 def test_the_next_turn_reads_only_what_is_new(lm: LanguageModel, engine: Service) -> None:
     """Another conversation with the same beginning in between does not take the slot."""
-    options = settle({"max_tokens": 8, "drafter": "none", "raw": True})
+    options = parse_options({"max_tokens": 8, "drafter": "none", "raw": True})
     prompt, other = list(range(3, 120)), [*range(3, 20), *range(120, 130)]
 
     def ask(prompt: list[int]) -> Listener:
@@ -190,7 +190,7 @@ def test_heads_know_a_prompt_that_was_read_in_chunks(
     cases: list[Case], engine: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Chunks, "rows", 16)
-    monkeypatch.setattr(scheduler, "MOST", 16)
+    monkeypatch.setattr(scheduler, "MAX_ROWS", 16)
     case = cases[4]
     drafter: Any = case.lm.runtime.drafters.of(case.settings)
     (job,) = case.jobs("whole")
@@ -232,11 +232,11 @@ def test_predictions_of_several_jobs_are_asked_for_together(cases: list[Case], e
 
 
 def test_logprobs_are_those_of_each_alone(lm: LanguageModel, cases: list[Case]) -> None:
-    recorder = LogprobRecorder(lm.host.sampler.logprobs)
-    engine = Service(lm.host.target, NoDrafter(), Plans(), watches=[recorder], thread=False)
+    recorder = LogprobRecorder(lm.loaded.sampler.logprobs)
+    engine = Service(lm.loaded.target, NoDrafter(), Plans(), watches=[recorder], thread=False)
     alone = lm.generate(PROMPT, max_tokens=20, logprobs=2).choices[0].logprobs
     job, *beside = [
-        Listener(lm.runtime.requests.make(PROMPT, settle({"max_tokens": 20}))[0].sequence) for _ in range(3)
+        Listener(lm.runtime.requests.make(PROMPT, parse_options({"max_tokens": 20}))[0].sequence) for _ in range(3)
     ]
     record = recorder.want(job.job.sequence, 2)
     recorder.want(beside[0].job.sequence, 0)
@@ -254,22 +254,22 @@ def test_logprobs_are_those_of_each_alone(lm: LanguageModel, cases: list[Case]) 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_no_bit_depends_on_chunks_neighbours_or_re_use(tiny: Path, tmp_path: Path, dtype: str) -> None:
     """What the native pass says after a prompt, however the prompt came to be in the slot."""
-    host = foredraft.load(tiny, dtype=dtype, drafter="none", threads=1, cache=tmp_path).host
-    assert host.tier.startswith("native")
+    loaded = foredraft.load(tiny, dtype=dtype, drafter="none", threads=1, cache=tmp_path).loaded
+    assert loaded.tier.startswith("native")
     tokens, drafts = [3 + i * i % 250 for i in range(70)], [Draft.chain((5, 6, 7)), Draft()]
-    texts = [Text(tokens, 200), Text([*tokens[:50], 9, 8], 200)]
-    wanted = CachedTarget(host.target.model).score(texts, drafts, (0, 1))
+    sequences = [TokenSequence(tokens, 200), TokenSequence([*tokens[:50], 9, 8], 200)]
+    wanted = CachedTarget(loaded.target.model).score(sequences, drafts, (0, 1))
     for chunk in (*range(1, 20), 33, 64, 69):
-        target = CachedTarget(host.target.model, slots=4)
-        used = Text([*tokens[: chunk % 7 * 10], 200, 201], 200)
+        target = CachedTarget(loaded.target.model, slots=4)
+        used = TokenSequence([*tokens[: chunk % 7 * 10], 200, 201], 200)
         target.begin(used)
         target.score([used], [Draft.chain((8, 9))])
         target.end(used)
-        for text in texts:
-            target.begin(text)
-            while target.feed(text, chunk, (0, 1) if chunk % 7 == 0 else ()):
+        for sequence in sequences:
+            target.begin(sequence)
+            while target.feed(sequence, chunk, (0, 1) if chunk % 7 == 0 else ()):
                 pass
-        again = target.score(texts, drafts, (0, 1))
+        again = target.score(sequences, drafts, (0, 1))
         assert np.array_equal(again.logits, wanted.logits)
         assert all(np.array_equal(again.hidden[tap], wanted.hidden[tap]) for tap in (0, 1))
         if chunk % 7 == 0:

@@ -13,7 +13,7 @@ import pytest
 
 from foredraft.core.draft import Draft
 from foredraft.core.law import Dense
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.engine.service import Service
 from foredraft.errors import Draining, GenerationError, NumericalError, OptionError, Overloaded
@@ -39,7 +39,7 @@ def whole(engine: Service) -> None:
 
 @pytest.mark.parametrize("method", ["begin", "propose", "observe", "end"])
 def test_a_drafter_that_raises_is_dropped_for_that_job(method: str) -> None:
-    seven: list[Text] = []
+    seven: list[TokenSequence] = []
     drafter = Breaking(lambda m, s: m == method and s in seven and len(s) > 14, lambda s: Draft.chain(s.tokens[-3:-1]))
     engine = service(Hurt(), drafter)
     jobs = [Listener(text(ABC, seed), draft_tokens=2) for seed in (1, 2, 3)]
@@ -52,12 +52,12 @@ def test_a_drafter_that_raises_is_dropped_for_that_job(method: str) -> None:
     rounds = [sum(count for guesses, count in job.job.decisions.items() if guesses) for job in jobs]
     assert (rounds[0] > 1) == (rounds[2] > 1) is True
     assert (rounds[1] > 1) == (method == "end")
-    assert not drafter.texts
+    assert not drafter.sequences
     whole(engine)
 
 
 NAN = Dense(np.full(V, np.nan))
-ODD: dict[str, Callable[[Text], Any]] = {
+ODD: dict[str, Callable[[TokenSequence], Any]] = {
     "no draft": lambda s: None,
     "a token that is not there": lambda s: Draft.chain([V + 3]),
     "a law of NaN": lambda s: Draft.chain([1], [NAN]),
@@ -68,7 +68,7 @@ ODD: dict[str, Callable[[Text], Any]] = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_a_drafter_that_answers_nonsense_harms_nobody(odd: Callable[[Text], Any]) -> None:
+def test_a_drafter_that_answers_nonsense_harms_nobody(odd: Callable[[TokenSequence], Any]) -> None:
     drafter = Breaking(lambda *_: False, lambda s: odd(s) if s.noise.seed == 2 else Draft.chain([1, 2]))
     engine = service(Hurt(), drafter)
     jobs = [Listener(text(ABC, seed), draft_tokens=3) for seed in (1, 2, 3)]
@@ -103,7 +103,7 @@ def test_a_drafter_that_taps_what_is_not_there_is_dropped() -> None:
 def test_a_drafter_that_hangs_is_dropped() -> None:
     now = [0.0]
 
-    def slow(sequence: Text) -> Draft:
+    def slow(sequence: TokenSequence) -> Draft:
         now[0] += 3.0 if len(sequence) == 17 else 0.001
         return Draft.chain([1])
 
@@ -122,10 +122,10 @@ def test_a_target_that_fails_in_a_prompt_fails_that_job() -> None:
     engine.submit([good.job])
     engine.step()
     bad, other = Listener(text([5] * 100, 2)), Listener(text([6] * 40, 3))
-    model.fault, model.fails = MemoryError("too much"), lambda rows: rows[0].start == 32
+    model.error, model.fails = MemoryError("too much"), lambda rows: rows[0].start == 32
     serve(engine, bad, other)
     check(good, other)
-    assert (bad.reason, str(bad.updates[-1].fault), bad.told) == ("error", "too much", [])
+    assert (bad.reason, str(bad.updates[-1].error), bad.told) == ("error", "too much", [])
     assert engine.snapshot().failures == 1
     serve(engine, again := Listener(text([5] * 100, 2)))
     check(again)
@@ -140,10 +140,10 @@ def test_a_target_that_fails_in_a_round_fails_the_batch_and_no_more() -> None:
     engine.submit([job.job for job in jobs])
     for _ in range(3):
         engine.step()
-    model.fault, model.fails = RuntimeError("no more"), lambda rows: len(rows) == 2
+    model.error, model.fails = RuntimeError("no more"), lambda rows: len(rows) == 2
     serve(engine, late := Listener(text(ABC, 4)))
     assert [job.reason for job in jobs[:2]] == ["error", "error"]
-    assert [str(job.updates[-1].fault) for job in jobs[:2]] == ["no more"] * 2
+    assert [str(job.updates[-1].error) for job in jobs[:2]] == ["no more"] * 2
     assert jobs[0].updates[-1].outcome is None
     check(jobs[2], late)
     whole(engine)
@@ -163,7 +163,7 @@ def test_logits_of_nan_fail_their_sequence_alone() -> None:
     while not engine.idle:
         engine.step()
     check(jobs[0], jobs[2])
-    assert isinstance(jobs[1].updates[-1].fault, NumericalError)
+    assert isinstance(jobs[1].updates[-1].error, NumericalError)
     assert (jobs[1].reason, engine.snapshot().failures) == ("error", 1)
     serve(engine, again := Listener(text(ABC, 2)))
     check(again)
@@ -183,9 +183,9 @@ def test_what_an_answer_brings_along_fails_it_alone(part: str) -> None:
     setattr(jobs[1].job.sequence, part, broken)
     serve(engine, *jobs)
     check(jobs[0], jobs[2])
-    fault = jobs[1].updates[-1].fault
-    assert isinstance(fault, GenerationError)
-    assert str(fault) == "the answer cannot go on: KeyError: 'a grammar in pieces'"
+    error = jobs[1].updates[-1].error
+    assert isinstance(error, GenerationError)
+    assert str(error) == "the answer cannot go on: KeyError: 'a grammar in pieces'"
     whole(engine)
 
 
@@ -213,7 +213,7 @@ def test_a_watch_that_raises_fails_the_batch() -> None:
             if self.left == 0:
                 raise ZeroDivisionError("saw nothing")
 
-        def end(self, sequence: Text) -> None:
+        def end(self, sequence: TokenSequence) -> None:
             raise ZeroDivisionError("saw no end")
 
     engine = service(Hurt(), watches=[Blind()], thread=True)
@@ -228,7 +228,7 @@ def test_a_watch_that_raises_fails_the_batch() -> None:
 class Waits(Listener):
     """A job with an event for its end."""
 
-    def __init__(self, sequence: Text, **options: Any) -> None:
+    def __init__(self, sequence: TokenSequence, **options: Any) -> None:
         super().__init__(sequence, **options)
         self.done = Event()
 
@@ -244,7 +244,7 @@ def test_a_service_that_errs_tells_everybody_and_goes_on(monkeypatch: pytest.Mon
     lost = [Waits(text(ABC, seed)) for seed in range(1, 12)]
     engine.submit([job.job for job in lost])
     assert all(job.done.wait(60) for job in lost)
-    assert {str(job.updates[-1].fault) for job in lost} == {"division by zero"}
+    assert {str(job.updates[-1].error) for job in lost} == {"division by zero"}
     monkeypatch.undo()
     engine.submit([(good := Waits(text(ABC, 1))).job])
     assert good.done.wait(60)

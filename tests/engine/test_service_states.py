@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from foredraft.core.draft import Draft
 from foredraft.core.protocols import Drafter
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.lookup import Lookup
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
@@ -31,7 +31,7 @@ OWNERS = ("ann", "bob", "")
 METHODS = ("begin", "propose", "observe", "end")
 
 
-def nonsense(sequence: Text) -> Any:
+def nonsense(sequence: TokenSequence) -> Any:
     """Return something that is sometimes a draft."""
     kinds: Sequence[Any] = (Draft.chain([1, 2]), Draft.chain([V]), "a draft", Draft())
     return kinds[len(sequence) % len(kinds)]
@@ -106,7 +106,7 @@ class Lives(RuleBasedStateMachine):
         before = [job for job in self.open if job.job.first is not None]
         told = {job: len(job.told) for job in before}
         self.service.step()
-        self.model.fault = None
+        self.model.error = None
         assert not doomed & set(self.open), "a cancelled job goes on"
         assert all(len(job.told) > told[job] or job not in self.open for job in before), "somebody was kept waiting"
         assert sum(job.job.admitted is not None for job in queued) >= min(free, len(queued)), "a slot lies idle"
@@ -129,7 +129,7 @@ class Lives(RuleBasedStateMachine):
     def fail(self, rows: int) -> None:
         """Let the target fail at the next pass with so many rows."""
         self.model.fails = lambda passed: sum(len(row.tokens) for row in passed) >= rows
-        self.model.fault = MemoryError("no more")
+        self.model.error = MemoryError("no more")
         self.hurt.update(self.open)
         self.step()
 
@@ -158,7 +158,7 @@ class Lives(RuleBasedStateMachine):
             wanted, answer = self.wanted[job], job.job.sequence.answer
             if not (job.left or job in self.hurt):
                 assert job.told == answer, "not all of an answer was told"
-            if job.job.sequence.fault is None:
+            if job.job.sequence.error is None:
                 assert answer == wanted[: len(answer)]
             if job.reason in ("stop", "length"):
                 assert answer == wanted
@@ -166,7 +166,7 @@ class Lives(RuleBasedStateMachine):
                 assert job in self.doomed or job.left
             if job.reason == "error":
                 assert job in self.hurt
-                assert job.updates[-1].fault is not None
+                assert job.updates[-1].error is not None
 
     @invariant()
     def slots_add_up(self) -> None:
@@ -211,7 +211,7 @@ class Lives(RuleBasedStateMachine):
         assert self.service.idle
         for drafter in self.drafters:
             if isinstance(drafter, Breaking):
-                assert not drafter.texts, "a drafter was never told of an end"
+                assert not drafter.sequences, "a drafter was never told of an end"
         assert not self.service._scheduler.drafting._parts
         assert not self.service._scheduler._pricing._of
         self.service.close()

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.shaping import Shaper, ShapingOptions, shaper
 from foredraft.errors import GenerationError, NoTokenLeft
 
@@ -22,8 +22,8 @@ V = 12
 STOP = frozenset({10, 11})
 
 
-def text(prompt: Sequence[int] = (1, 2), answer: Sequence[int] = (), stop_ids: frozenset[int] = STOP) -> Text:
-    return Text(tokens=[*prompt, *answer], limit=99, stop_ids=stop_ids, prompt_length=len(prompt))
+def text(prompt: Sequence[int] = (1, 2), answer: Sequence[int] = (), stop_ids: frozenset[int] = STOP) -> TokenSequence:
+    return TokenSequence(tokens=[*prompt, *answer], limit=99, stop_ids=stop_ids, prompt_length=len(prompt))
 
 
 def row_of(seed: int = 0, kind: Any = np.float64) -> Any:
@@ -39,7 +39,7 @@ class Only:
         self.allowed = allowed
         self.asked: list[tuple[int, ...]] = []
 
-    def mask(self, sequence: Text, path: tuple[int, ...]) -> bytes | None:
+    def mask(self, sequence: TokenSequence, path: tuple[int, ...]) -> bytes | None:
         self.asked.append(path)
         if not self.allowed:
             return None
@@ -127,7 +127,7 @@ def test_a_path_counts_as_committed_tokens_do(
 
 
 def test_the_counts_outgrow_their_first_room() -> None:
-    sequence = Text(tokens=list(range(500)), limit=9999)
+    sequence = TokenSequence(tokens=list(range(500)), limit=9999)
     shape = Shaper(ShapingOptions(repetition_penalty=2.0))
     row = np.ones(1000)
     assert shape(row, sequence).tolist() == [0.5] * 500 + [1.0] * 500

@@ -12,7 +12,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.suffix import Suffix
@@ -137,17 +137,17 @@ class Fragile(Toy):
     breaks: str = "bad"
     at: int = 1
     replayed: bool = False
-    fault: Exception = field(default_factory=lambda: RuntimeError("two\nlines"))
+    error: Exception = field(default_factory=lambda: RuntimeError("two\nlines"))
 
     def answer(self, prompt: int, drafter: Any, draft_tokens: int | None = None) -> Answered:
         found = Toy.answer(self, prompt, drafter, draft_tokens)
         if drafter == self.breaks and not self.replayed and sum(n == self.breaks for _, n in self.asked) == self.at:
-            raise self.fault
+            raise self.error
         return found
 
     def replay(self, prompt: int, drafter: str, draft_tokens: int, answer: Sequence[int]) -> Sequence[Spent]:
         if drafter == self.breaks and self.replayed and (prompt, draft_tokens) == (1, 4):
-            raise self.fault
+            raise self.error
         return Toy.replay(self, prompt, drafter, draft_tokens, answer)
 
 
@@ -169,7 +169,7 @@ def test_a_drafter_that_breaks_leaves_the_others_their_figures(toy: Fragile) -> 
 
 
 def test_our_own_sentence_is_not_named_twice() -> None:
-    toy = Fragile(fault=DrafterError("drafter bad: it broke"))
+    toy = Fragile(error=DrafterError("drafter bad: it broke"))
     assert BenchReport(bench_of(toy)).to_dict()["drafters"][1]["fault"] == "drafter bad: it broke"
 
 
@@ -181,7 +181,7 @@ def test_what_breaks_plain_decoding_is_raised() -> None:
 @pytest.mark.parametrize("at", [4, 5])
 def test_what_ends_it_leaves_whole_prompts(at: int) -> None:
     toy, peers = Fragile(breaks="good", at=at), [Other("whole")]
-    toy.fault = KeyboardInterrupt()  # type: ignore[assignment] - Ctrl-C in the second prompt
+    toy.error = KeyboardInterrupt()  # type: ignore[assignment] - Ctrl-C in the second prompt
     bench = Bench(toy, [[1]] * 3, ["even", "short", "short"], ("good",), (1,), 40, peers, calm=lambda seconds: None)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
@@ -260,28 +260,28 @@ def test_costs_rise_with_the_rows() -> None:
 
 def test_a_stopwatch_leaves_the_prompt_out() -> None:
     watch = Stopwatch(clock=lambda: 10.0)
-    text, scored = Text([1, 2, 3], 9, prompt_length=2), Scored(None, (0,), {})
+    sequence, scored = TokenSequence([1, 2, 3], 9, prompt_length=2), Scored(None, (0,), {})
     first = Outcome(Draft(), (3,), 0, (), ("plain",), None)
-    watch.see(Round((text,), (first,), scored, (), 1.0, 2.0, 3.0))
+    watch.see(Round((sequence,), (first,), scored, (), 1.0, 2.0, 3.0))
     assert watch.rounds == []
-    text.tokens += [4, 5]
+    sequence.tokens += [4, 5]
     second = Outcome(Draft.chain([4, 9]), (4, 5), 1, (0,), ("x", "correction"), None)
-    watch.see(Round((text,), (second,), scored, (), 6.0, 6.5, 9.0))
+    watch.see(Round((sequence,), (second,), scored, (), 6.0, 6.5, 9.0))
     assert watch.rounds == [Spent(2, 1, 2, 0.5, 3.5)]
     assert (watch.rounds[0].rows, watch.rounds[0].seconds) == (3, 4.0)
     failed = Outcome(Draft(), (), 0, (), (), "error")
-    watch.see(Round((text,), (failed,), scored, (), 6.0, 6.5, 9.0))
+    watch.see(Round((sequence,), (failed,), scored, (), 6.0, 6.5, 9.0))
     assert len(watch.rounds) == 1
 
 
-def text_of(prompt: Sequence[int], temperature: float) -> Text:
-    return Text(list(prompt), len(prompt) + 40, SamplingParams(temperature), Noise(5, coupled=temperature > 0))
+def text_of(prompt: Sequence[int], temperature: float) -> TokenSequence:
+    return TokenSequence(list(prompt), len(prompt) + 40, SamplingParams(temperature), Noise(5, coupled=temperature > 0))
 
 
 def rounds_of(guesser: Any, prompt: Sequence[int], temperature: float, length: int) -> tuple[list[int], list[Spent]]:
-    watch, text = Stopwatch(), text_of(prompt, temperature)
-    list(run([text], host().target, guesser, FixedPlanner(length), [watch]))
-    return text.answer, watch.rounds
+    watch, sequence = Stopwatch(), text_of(prompt, temperature)
+    list(run([sequence], host().target, guesser, FixedPlanner(length), [watch]))
+    return sequence.answer, watch.rounds
 
 
 def counted(rounds: Sequence[Spent]) -> list[tuple[int, int, int]]:
@@ -319,12 +319,12 @@ def test_an_answer_that_is_not_the_known_one_ends_all_the_same() -> None:
 
 def test_a_drafter_that_breaks_in_a_replay_is_ended() -> None:
     broken = drafter(lambda *_: Draft.chain([V]), "broken")
-    ended: list[Text] = []
+    ended: list[TokenSequence] = []
     broken.end = ended.append
-    text = text_of(PROMPTS[0], 0.0)
+    sequence = text_of(PROMPTS[0], 0.0)
     with pytest.raises(DrafterError, match="outside the vocabulary"):
-        replay(broken, text, [1, 2, 3], 4, V)
-    assert ended == [text]
+        replay(broken, sequence, [1, 2, 3], 4, V)
+    assert ended == [sequence]
 
 
 def test_followed_and_replayable() -> None:

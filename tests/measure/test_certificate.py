@@ -11,12 +11,12 @@ import pytest
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import NumericalError, OptionError
 from foredraft.measure.certificate.certificate import NOTHING, Certifier
 from foredraft.measure.certificate.divergence import FAULT, TIE, divergence
 from foredraft.measure.certificate.plan import RULES, THRESHOLD, Check, Plan
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from tests.core.toys import ToyDrafter, nothing
 from tests.measure.toys import PROMPTS, V, certain, drafter, host, lying, sampled, target_table
 
@@ -28,7 +28,7 @@ EQUALITY = ("greedy text", "seeded text")
 LAWS = ("ratio law", "ratio law, planted fault", "coupled law", "coupled law, planted fault", "ratio law, top-p 0.95")
 
 
-def certify(guess: Any, where: Host | None = None, plan: Plan = QUICK) -> dict[tuple[str, str], Check]:
+def certify(guess: Any, where: LoadedModel | None = None, plan: Plan = QUICK) -> dict[tuple[str, str], Check]:
     """Return the checks by drafter and name."""
     steps: list[tuple[int, int]] = []
     certifier = Certifier(
@@ -84,7 +84,7 @@ def test_a_drafter_that_lies_about_its_law() -> None:
     """Its greedy and coupled text is the model's all the same: only ``ratio`` takes its word."""
     checks = certify(lying)
     assert failed(checks) == {("mine", "ratio law"), ("mine", "ratio law, top-p 0.95")}
-    assert checks["mine", "ratio law"].note == "the text does not have the model's law"
+    assert checks["mine", "ratio law"].note == "the text does not have the model's distribution"
 
 
 def by_rows(size: float) -> Callable[[int], Any]:
@@ -103,7 +103,7 @@ def test_logits_that_depend_on_the_rows_are_a_fault_of_logic() -> None:
     assert "alone" in first.arm or "mixed" in first.arm
 
 
-def with_twins(margin: float, tier: str, dtype: str) -> Host:
+def with_twins(margin: float, tier: str, dtype: str) -> LoadedModel:
     """Return a toy whose token 0 is always ahead of token 1 by ``margin``, and behind in a pass of several rows."""
     shift = np.zeros(V)
     shift[1] = 2 * margin
@@ -188,7 +188,10 @@ def test_a_model_that_cannot_speculate_says_so() -> None:
     checks = certify(certain, host(why_not="its state cannot be rewound"), FEW)
     assert list(checks) == [("none", "greedy text"), ("none", "seeded text"), ("none", "speculation")]
     assert failed(checks) == set()
-    assert checks["none", "speculation"].note == "off for this model, no law was tested: its state cannot be rewound"
+    assert (
+        checks["none", "speculation"].note
+        == "off for this model, no distribution was tested: its state cannot be rewound"
+    )
 
 
 def test_a_model_that_breaks_is_no_finding() -> None:
@@ -218,7 +221,7 @@ def test_no_seed_is_used_twice() -> None:
     seeds: list[tuple[int, bool]] = []
 
     class Spy(ToyDrafter):
-        def begin(self, sequence: Text) -> None:
+        def begin(self, sequence: TokenSequence) -> None:
             if sequence.params.temperature == 1:
                 seeds.append((sequence.noise.seed, sequence.noise.coupled))
 
@@ -230,7 +233,7 @@ def test_no_seed_is_used_twice() -> None:
 def parted(params: SamplingParams, want: int, got: int, seed: int = 0) -> Any:
     """Return the divergence of two one-token answers."""
     noise = Noise(seed, coupled=True)
-    plain, other = (Text([1, 2, 3, token], 4, params, noise, prompt_length=3) for token in (want, got))
+    plain, other = (TokenSequence([1, 2, 3, token], 4, params, noise, prompt_length=3) for token in (want, got))
     made = host()
     return divergence(made.target, "f32", 7, "an arm", plain, other)
 
@@ -252,7 +255,7 @@ def test_a_race_margin_includes_the_noise(seed: int) -> None:
     params = SamplingParams(temperature=0.8)
     row = target_table()([1, 2, 3])
     noise = Noise(seed, coupled=True).at(3)
-    winner = noise.race(Text([1], 2).law(row, params), 0)
+    winner = noise.race(TokenSequence([1], 2).law(row, params), 0)
     loser = (winner + 1 + seed) % V
     if loser == winner:
         loser = (winner + 1) % V
@@ -262,7 +265,7 @@ def test_a_race_margin_includes_the_noise(seed: int) -> None:
         moved = row.copy()
         moved[others] = -1e3
         moved[loser] += share * found.gap
-        assert noise.race(Text([1], 2).law(moved, params), 0) == wins
+        assert noise.race(TokenSequence([1], 2).law(moved, params), 0) == wins
     assert 0 <= found.top2_margin <= found.gap + 1e-12
 
 
@@ -276,20 +279,22 @@ def test_a_nucleus_edge_is_a_margin_too() -> None:
     outsider = int(order[3])
     seed = next(
         s for s in range(500)
-        if Noise(s, coupled=True).at(3).race(Text([1], 2).law(row, SamplingParams(temperature=1.0)), 0) == outsider
+        if Noise(s, coupled=True).at(3).race(
+            TokenSequence([1], 2).law(row, SamplingParams(temperature=1.0)), 0
+        ) == outsider
     )  # fmt: skip
-    winner = Noise(seed, coupled=True).at(3).race(Text([1], 2).law(row, inside), 0)
+    winner = Noise(seed, coupled=True).at(3).race(TokenSequence([1], 2).law(row, inside), 0)
     found = parted(inside, winner, outsider, seed)
     assert found.gap < 1e-5
     assert found.verdict == TIE
     far = SamplingParams(temperature=1.0, top_p=float(law[order[:2]].sum()) + 1e-7)
-    winner = Noise(seed, coupled=True).at(3).race(Text([1], 2).law(row, far), 0)
+    winner = Noise(seed, coupled=True).at(3).race(TokenSequence([1], 2).law(row, far), 0)
     if winner in order[:3]:
         assert parted(far, winner, outsider, seed).verdict == FAULT
 
 
 def test_a_text_that_merely_ends_sooner_is_a_fault() -> None:
-    plain, short = Text([1, 2, 3, 4, 5], 5, prompt_length=3), Text([1, 2, 3, 4], 5, prompt_length=3)
+    plain, short = TokenSequence([1, 2, 3, 4, 5], 5, prompt_length=3), TokenSequence([1, 2, 3, 4], 5, prompt_length=3)
     found = divergence(host().target, "f32", 0, "an arm", plain, short)
     assert found is not None
     assert (found.position, found.verdict, found.to_dict()["gap"]) == (1, FAULT, None)

@@ -11,7 +11,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Law, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.measure.certificate import p_values as tails
+from foredraft.measure.certificate import p_values as p_values
 from foredraft.measure.certificate.pit import Pit, transform, uniformity
 from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
 from tests.measure.toys import WHOLE, certain, drafter, lying, round_of, run_watched, sampled
@@ -91,7 +91,7 @@ def sampled_pit(guesser: Any, coupled: bool, noise: type[Noise] = Noise, params:
 def p_value(pit: Pit) -> float:
     seen = pit.uniformity()
     assert seen.tokens == TOKENS
-    return 0.0 if pit.impossible else tails.bonferroni(seen.ks_p, seen.bins_p, seen.lag_p)
+    return 0.0 if pit.impossible else p_values.bonferroni(seen.ks_p, seen.bins_p, seen.lag_p)
 
 
 @pytest.mark.parametrize("coupled", [False, True])

@@ -12,29 +12,31 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Point
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.logprobs import logprobs
 from foredraft.engine.loop import run
 from foredraft.measure.trace.html import odds, page
-from foredraft.measure.trace.trace import ACCEPTED, REFUSED, UNTESTED, Guess, Trace, Traced, Written
+from foredraft.measure.trace.trace import ACCEPTED, REJECTED, UNTESTED, Guess, Trace, Traced, Written
 from tests.measure.reading import read
 from tests.measure.toys import PROMPTS, certain, drafter, host, sampled
 
 EVIL: Final = '</script><script>alert("1")</script>\x1b[31m\u202e&amp; <!-- ]]> \'"'
 
 
-def traced(guesser: Any, temperature: float, *, coupled: bool = False, planner: Any = None) -> tuple[Text, Trace]:
+def traced(
+    guesser: Any, temperature: float, *, coupled: bool = False, planner: Any = None
+) -> tuple[TokenSequence, Trace]:
     planner = planner or FixedPlanner(4)
     trace = Trace(planner, logprobs, None)
-    text = Text(list(PROMPTS[0]), 43, SamplingParams(temperature), Noise(3, coupled=coupled))
-    list(run([text], host().target, guesser, planner, [trace]))
+    sequence = TokenSequence(list(PROMPTS[0]), 43, SamplingParams(temperature), Noise(3, coupled=coupled))
+    list(run([sequence], host().target, guesser, planner, [trace]))
     trace.finish()
-    return text, trace
+    return sequence, trace
 
 
-def tree(text: Text, quote: Any, noise: Any) -> Draft:
+def tree(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
     """Guess two tokens side by side, and one after each."""
     return Draft((1, 7, 7, 1), (-1, -1, 0, 1)).first(quote.limit)
 
@@ -43,8 +45,8 @@ def tree(text: Text, quote: Any, noise: Any) -> Draft:
 @pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("guesser", [drafter(certain, "c"), drafter(sampled, "s"), drafter(tree, "t"), Suffix(0, 2)])
 def test_every_token_and_every_guess_has_its_place(guesser: Any, temperature: float, coupled: bool) -> None:
-    text, trace = traced(guesser, temperature, coupled=coupled)
-    assert [token.token for each in trace.rounds for token in each.tokens] == text.answer
+    sequence, trace = traced(guesser, temperature, coupled=coupled)
+    assert [token.token for each in trace.rounds for token in each.tokens] == sequence.answer
     position = 0
     for i, each in enumerate(trace.rounds):
         assert (each.position, each.prompt) == (position, i == 0)
@@ -62,7 +64,7 @@ def test_every_token_and_every_guess_has_its_place(guesser: Any, temperature: fl
         assert origins[: each.accepted] == [each.source] * each.accepted
         assert set(origins[each.accepted :]) <= {"plain", "correction", "bonus"}
         assert (each.draft_ms >= 0, each.verify_ms > 0, each.rest_ms > 0, each.reason) == (True, True, True, "")
-    refused = [guess for each in trace.rounds for guess in each.guesses if guess.fate == REFUSED]
+    refused = [guess for each in trace.rounds for guess in each.guesses if guess.fate == REJECTED]
     assert refused
 
 
@@ -72,7 +74,7 @@ def test_greedy_chances_are_the_models_own() -> None:
         for guess, token in zip(each.guesses, each.tokens, strict=False):
             if guess.fate == ACCEPTED:
                 assert guess.p == token.p == token.likeliest[0][1]
-            if guess.fate == REFUSED:
+            if guess.fate == REJECTED:
                 assert guess.p is not None
                 assert guess.p < token.p
             assert guess.q is None
@@ -86,7 +88,7 @@ def test_drawn_guesses_have_a_law_of_their_own() -> None:
 
 
 def test_a_certain_law_is_shown_as_equality() -> None:
-    def point(text: Text, quote: Any, noise: Any) -> Draft:
+    def point(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         return Draft.chain([3], [Point(3)]) if quote.limit else Draft()
 
     _, trace = traced(drafter(point, "p"), 1.0)
@@ -95,22 +97,22 @@ def test_a_certain_law_is_shown_as_equality() -> None:
 
 def test_a_planner_may_give_its_reasons() -> None:
     class Reasoning(FixedPlanner):
-        def reasons(self, sequence: Text) -> str:
+        def reasons(self, sequence: TokenSequence) -> str:
             return f"told after {len(sequence)} tokens"
 
-    text, trace = traced(drafter(certain, "c"), 0.0, planner=Reasoning(2))
-    assert trace.rounds[-1].reason == f"told after {len(text)} tokens"
-    assert trace.rounds[0].reason == f"told after {text.prompt_length + 1} tokens"
+    sequence, trace = traced(drafter(certain, "c"), 0.0, planner=Reasoning(2))
+    assert trace.rounds[-1].reason == f"told after {len(sequence)} tokens"
+    assert trace.rounds[0].reason == f"told after {sequence.prompt_length + 1} tokens"
     told = page("t", "p", [], trace.rounds)
-    assert f"told after {len(text)} tokens" in told
+    assert f"told after {len(sequence)} tokens" in told
     assert 'class="untold"' not in told
 
 
 def test_a_faulty_round_leaves_a_trace() -> None:
     trace = Trace(FixedPlanner(0), logprobs, None)
-    text = Text([1], 9, SamplingParams(1.0), law=lambda row, params: 1 / 0)
+    sequence = TokenSequence([1], 9, SamplingParams(1.0), law=lambda row, params: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(run([text], host().target, drafter(certain, "c"), FixedPlanner(0), [trace]))
+        list(run([sequence], host().target, drafter(certain, "c"), FixedPlanner(0), [trace]))
     assert trace.rounds == []
 
 
@@ -120,7 +122,7 @@ def evil_rounds() -> list[Traced]:
 
     guesses = (
         Guess(1, EVIL, -1, ACCEPTED, 0.9, 0.5),
-        Guess(2, "<b>", 0, REFUSED, 0.0, None),
+        Guess(2, "<b>", 0, REJECTED, 0.0, None),
         Guess(3, "\n", 1, UNTESTED, None, None),
     )
     tokens = (written(EVIL, "<i>drafter</i>"), written("\n", "correction"))
@@ -197,8 +199,8 @@ def test_held_back_text_is_given_to_the_last_token() -> None:
             return str(token)
 
     trace = Trace(FixedPlanner(2), logprobs, Words())  # type: ignore[arg-type]
-    text = Text(list(PROMPTS[0]), 20)
-    list(run([text], host().target, drafter(certain, "c"), FixedPlanner(2), [trace]))
+    sequence = TokenSequence(list(PROMPTS[0]), 20)
+    list(run([sequence], host().target, drafter(certain, "c"), FixedPlanner(2), [trace]))
     before = shown(trace.rounds)
     trace.finish()
     assert shown(trace.rounds) == f"{before}rest"

@@ -13,11 +13,11 @@ from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round, Watch
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.target import CachedTarget
-from foredraft.runtime.host import Host, find_sampler
+from foredraft.runtime.host import LoadedModel, find_sampler
 from tests.core.toys import Guess, Table, ToyDrafter, ToyTarget, sampled_chain
 
 V = 12
@@ -73,11 +73,11 @@ def draft_table() -> Table:
 
 def host(
     off: Callable[[int], Any] | None = None, *, tier: str = "torch", dtype: str = "f32", why_not: str = ""
-) -> Host:
+) -> LoadedModel:
     model: Any = TableModel(target_table(), off, why_not)
-    return Host(
+    return LoadedModel(
         name="toy", target=CachedTarget(model), tokenizer=None, tier=tier, device="cpu", dtype=dtype,
-        fingerprint="fd-toy", context=256, off=why_not or None, notice=None, folder=None,
+        fingerprint="fd-toy", context=256, no_speculation_reason=why_not or None, notice=None, folder=None,
             sampler=find_sampler(),
     )  # fmt: skip
 
@@ -116,15 +116,19 @@ def run_watched(
 ) -> None:  # fmt: skip
     """Let ``watch`` see so many toy sequences of so many tokens, a batch of them at a time."""
     target: Any = ToyTarget(target_table())
-    texts = [
-        Text(list(PROMPTS[i % 4]), len(PROMPTS[i % 4]) + tokens, params, noise(first_seed + i, coupled=coupled))
+    sequences = [
+        TokenSequence(
+            list(PROMPTS[i % 4]), len(PROMPTS[i % 4]) + tokens, params, noise(first_seed + i, coupled=coupled)
+        )
         for i in range(count)
     ]
-    while going := [text for text in texts if text.finish_reason is None]:
+    while going := [sequence for sequence in sequences if sequence.finish_reason is None]:
         run_round(going, target, guesser, FixedPlanner(length), [watch])
 
 
 def round_of(token: int, p: Law, draft: Draft) -> Round:
     """Return the round that committed one token after nothing of its draft was accepted."""
     outcome = Outcome(draft, (token,), 0, (), ("correction",), None)
-    return Round((Text([1], 9),), (outcome,), Scored(np.zeros((1, V)), (0,), {}), (lambda node: p,), 0.0, 0.0, 0.0)
+    return Round(
+        (TokenSequence([1], 9),), (outcome,), Scored(np.zeros((1, V)), (0,), {}), (lambda node: p,), 0.0, 0.0, 0.0
+    )

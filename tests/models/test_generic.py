@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from foredraft.core.draft import Draft
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.tally import Tally
 from foredraft.errors import (
@@ -28,7 +28,7 @@ from foredraft.errors import (
     UnsupportedModel,
     WeightsError,
 )
-from foredraft.models.hf import module as generic
+from foredraft.models.hf import module as hf_module
 from foredraft.models.hf.module import GenericModel
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
@@ -288,15 +288,15 @@ def test_what_has_left_the_window_is_read_again_when_needed_and_counted(model: G
 def test_plain_decoding_does_not_hold_more_than_the_recorded_tokens(model: GenericModel) -> None:
     model.forward([chain(0, 0, some(5), 1)])
     text = some(5)
-    for i in range(2 * generic.RECORDED + 10):
+    for i in range(2 * hf_module.RECORDED + 10):
         model.forward([chain(0, 5 + i, [3 + i % 7])])
         text.append(3 + i % 7)
     cache = model._slots[0].state
     for layer in cache.layers:
         if getattr(layer, "is_sliding", False):
-            assert layer.keys.shape[-2] <= generic.RECORDED + WINDOW + 1
+            assert layer.keys.shape[-2] <= hf_module.RECORDED + WINDOW + 1
         if conv := getattr(layer, "conv_states", None):
-            assert conv[0].shape[-1] <= generic.RECORDED + 8
+            assert conv[0].shape[-1] <= hf_module.RECORDED + 8
     tail = some(3, seed=6)
     exact(model.forward([chain(0, len(text) - 2, tail)]).logits, plain(model, text[:-2] + tail)[-3:])
 
@@ -396,7 +396,7 @@ def test_taps_are_what_each_layer_puts_out_the_last_one_before_the_final_norm(ki
 def test_what_the_model_says_about_itself() -> None:
     model = GenericModel(build("gpt2", torch.bfloat16), device="cpu")
     assert (model.vocabulary, model.context, model.device, model.dtype) == (50, 128, "cpu", "bf16")
-    assert GenericModel(build("mamba")).context == generic.UNBOUNDED
+    assert GenericModel(build("mamba")).context == hf_module.UNBOUNDED
     logits = model.forward([chain(0, 0, [3, 4])]).logits
     assert isinstance(logits, np.ndarray)
     assert logits.dtype == np.float32
@@ -511,14 +511,14 @@ class HalfRight:
 def test_greedy_text_under_a_drafter_is_what_transformers_generates(model: GenericModel, guesses: int) -> None:
     prompts = [some(n, seed=60 + n) for n in (2, 9, 15)]
     truths = {len(p): transformers_greedy(model, p, 20) for p in prompts}
-    texts = [Sequence(list(p), limit=len(p) + 20) for p in prompts]
+    sequences = [TokenSequence(list(p), limit=len(p) + 20) for p in prompts]
     target, drafter, tally = CachedTarget(model), HalfRight(truths, guesses), Tally()
-    for text in texts:
-        target.begin(text)
-    while alive := [t for t in texts if t.finish_reason is None]:
+    for sequence in sequences:
+        target.begin(sequence)
+    while alive := [t for t in sequences if t.finish_reason is None]:
         run_round(alive, target, drafter, FixedPlanner(guesses), [tally])
     assert (tally.total.accepted > 5) == (guesses > 0)
-    assert {t.prompt_length: t.answer for t in texts} == truths
+    assert {t.prompt_length: t.answer for t in sequences} == truths
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

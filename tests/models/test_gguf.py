@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from foredraft.errors import ForedraftError, ModelNotFound, OptionError, StorageError, UnsupportedModel, WeightsError
-from foredraft.models.gguf import convert as gguf_file
+from foredraft.models.gguf import convert as gguf_convert
 from foredraft.models.gguf import tensors as gguf_tensors
 from foredraft.models.gguf.config import Keys
 from foredraft.models.gguf.convert import convert_gguf
@@ -37,7 +37,7 @@ from foredraft.models.gguf.rope import add_rope_scaling, llama3_divisors
 from foredraft.models.gguf.stored import unrotate
 from foredraft.models.spec import read_spec
 from foredraft.models.weights.floats import to_bf16
-from foredraft.system import files as store
+from foredraft.system import files as system_files
 from tests.models.gguf_files import OVERRIDES, checkpoint, letters, model_file, permuted
 
 TRANSFORMERS_READS = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for place, name in ((gguf_file, "_write_weights"), (gguf_file, "_write_json"), (store, "sync")):
+    for place, name in ((gguf_convert, "_write_weights"), (gguf_convert, "_write_json"), (system_files, "sync")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, full)
             with pytest.raises(StorageError, match="no space left on device; free some space"):
@@ -363,7 +363,7 @@ def test_what_a_killed_process_left_is_swept_and_a_living_ones_is_not(small: Pat
     )
     assert subprocess.run([sys.executable, "-c", code, str(cache)], check=False).returncode == 9
     [left] = cache.iterdir()
-    with store.scratch(cache) as living:
+    with system_files.scratch(cache) as living:
         assert not left.exists()
         convert_gguf(small, cache)
         assert living.exists()

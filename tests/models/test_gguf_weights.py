@@ -85,7 +85,7 @@ def test_every_type_is_the_converted_one_and_its_blocks_are_the_rows(name: str, 
     weights = opened(path, tmp_path / "cache")
     for tensor in weights.names():
         if tensor.endswith("proj.weight"):
-            assert weights.kind(tensor) == name
+            assert weights.quant_type(tensor) == name
             rows = weights.blocks(tensor)
             assert rows.dtype == np.uint8
             assert rows.shape[0] == weights.shape(tensor)[0]
@@ -308,7 +308,7 @@ def test_a_folder_without_a_link_links_to_nothing(tmp_path: Path) -> None:
 
 def test_a_missing_tensor_is_named(mixed: Path, tmp_path: Path) -> None:
     weights = opened(mixed, tmp_path)
-    for ask in (weights.raw, weights.blocks, weights.kind, weights.stored_bytes):
+    for ask in (weights.raw, weights.blocks, weights.quant_type, weights.stored_bytes):
         with pytest.raises(WeightsError, match="has no tensor nothing"):
             ask("nothing")
 

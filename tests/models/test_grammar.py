@@ -15,9 +15,9 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import GenerationError, GrammarLimit, OptionError, TokenizerError
-from foredraft.grammar import masks as module
+from foredraft.grammar import masks as masks
 from foredraft.grammar.masks import Grammars, GrammarState
 from foredraft.grammar.source import DEPTH, LEVELS, PATTERN_BYTES, SCHEMA_BYTES, GrammarSource
 from foredraft.models.gguf.header import read_header
@@ -66,8 +66,8 @@ VALUES = byte_values()
 TOKENS = [bytes(VALUES[letter] for letter in WORDS.token(token)) for token in range(WORDS.vocabulary - 2)]
 
 
-def text(answer: Sequence[int] = ()) -> Text:
-    return Text(tokens=[5, 6, 7, *answer], limit=9999, stop_ids=WORDS.stop_ids, prompt_length=3)
+def text(answer: Sequence[int] = ()) -> TokenSequence:
+    return TokenSequence(tokens=[5, 6, 7, *answer], limit=9999, stop_ids=WORDS.stop_ids, prompt_length=3)
 
 
 def allowed(mask: bytes | None) -> set[int]:
@@ -129,10 +129,10 @@ def test_padding_and_special_tokens_are_never_allowed() -> None:
 
 
 def test_a_model_with_fewer_rows_than_its_tokenizer_has_tokens() -> None:
-    words = make_tokenizer()
-    narrow = Grammars(words, words.vocabulary - 1)
+    tokenizer = make_tokenizer()
+    narrow = Grammars(tokenizer, tokenizer.vocabulary - 1)
     mask = narrow.follow(GrammarSource.of_regex("a")).mask(text(letters("a")))
-    assert allowed(mask) == {words.vocabulary - 2}
+    assert allowed(mask) == {tokenizer.vocabulary - 2}
 
 
 # against a fresh matcher
@@ -411,8 +411,8 @@ def test_a_grammar_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return LLMatcher(tokenizer, grammar, **options)
 
     grammars = Grammars(WORDS, V)
-    monkeypatch.setattr(module, "_KEPT", 2)
-    monkeypatch.setattr(module, "LLMatcher", Counting)
+    monkeypatch.setattr(masks, "_KEPT", 2)
+    monkeypatch.setattr(masks, "LLMatcher", Counting)
     for regex in ("a", "a", "b", "a", "c", "a", "b"):  # b is forgotten for c
         grammars.follow(GrammarSource.of_regex(regex))
     assert len(made) == 4
@@ -425,20 +425,23 @@ def test_sentencepiece_tokenizers_of_gguf_files(tmp_path: Path) -> None:
     backend, config = tokenizer_of(read_header(vocabulary_file(tmp_path / "a.gguf", pieces(), "llama")))
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    words = Tokenizer.from_folder(tmp_path)
-    follows = Grammars(words, words.vocabulary).follow(GrammarSource.of_regex("é"))
-    sequence = Text(tokens=[1], limit=99, stop_ids=words.stop_ids)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    follows = Grammars(tokenizer, tokenizer.vocabulary).follow(GrammarSource.of_regex("é"))
+    sequence = TokenSequence(tokens=[1], limit=99, stop_ids=tokenizer.stop_ids)
     first = np.flatnonzero(np.unpackbits(np.frombuffer(follows.mask(sequence) or b"", np.uint8), bitorder="little"))
-    assert "<0xC3>" in {words.token(int(i)) for i in first}
-    ids = {words.token(i): i for i in range(words.vocabulary)}
+    assert "<0xC3>" in {tokenizer.token(int(i)) for i in first}
+    ids = {tokenizer.token(i): i for i in range(tokenizer.vocabulary)}
     last = follows.mask(sequence, (ids["<0xC3>"], ids["<0xA9>"]))
-    assert set(np.flatnonzero(np.unpackbits(np.frombuffer(last or b"", np.uint8), bitorder="little"))) == words.stop_ids
+    assert (
+        set(np.flatnonzero(np.unpackbits(np.frombuffer(last or b"", np.uint8), bitorder="little")))
+        == tokenizer.stop_ids
+    )
 
 
 def test_tokenizers_that_cannot_be_masked_are_refused() -> None:
     backend = Backend(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))
-    words = Tokenizer.from_backend(backend, stop_ids=[2])
+    tokenizer = Tokenizer.from_backend(backend, stop_ids=[2])
     with pytest.raises(TokenizerError, match="json_schema and regex do not work with this model's tokenizer: "):
-        Grammars(words, 3).follow(GrammarSource.of_regex("a"))
+        Grammars(tokenizer, 3).follow(GrammarSource.of_regex("a"))
     with pytest.raises(OptionError, match="need a model whose tokenizer names an end-of-text token"):
         Grammars(Tokenizer.from_backend(backend), 3).follow(GrammarSource.of_regex("a"))

@@ -18,7 +18,7 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.errors import DrafterError, ModelError, VocabularyMismatch, WeightsError
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads import file as heads_file_module
-from foredraft.models.heads import modules as heads_module
+from foredraft.models.heads import modules as heads_modules
 from foredraft.models.heads.file import find_heads, heads_file, read_heads, write_heads
 from foredraft.models.heads.layer import block_spec, block_weights, head_rows
 from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
@@ -67,7 +67,7 @@ def opened(folder: Path, path: Path, model: Any) -> Any:
 
 def portable(heads: NativeHeads) -> RecurrentHeads:
     """The same heads over the native pass without the library's chain."""
-    return RecurrentHeads(heads.spec, heads._weights, heads.target, heads.block)
+    return RecurrentHeads(heads.spec, heads._weights, heads.target, heads.layer)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_chain_is_its_steps(case: tuple[Path, Path], dtype: str, params: Sampl
         wide = np.exp(logits.astype(float) - logits.max())
         drawn = lead(law, noise, depth) if coupled and not params.greedy else law[token]
         so_far *= 1 / wide.sum() if params.greedy else drawn
-        np.testing.assert_allclose(chain.path[depth], so_far, rtol=1e-5)
+        np.testing.assert_allclose(chain.confidence[depth], so_far, rtol=1e-5)
         state, logits = heads.step(1, ROWS + depth, state, token)
     assert (chain.laws is None) == params.greedy
-    for floor in (chain.path[1] * 1.001, chain.path[1]):
+    for floor in (chain.confidence[1] * 1.001, chain.confidence[1]):
         short = heads.chain(0, 0, states, tokens, [0.0, 0.0, floor, 0.0], params, noise)
-        assert short.tokens == chain.tokens[: 2 if floor > chain.path[1] else 4]
+        assert short.tokens == chain.tokens[: 2 if floor > chain.confidence[1] else 4]
     assert heads.chain(0, 0, states, tokens, [2.0], params, noise).tokens == []
 
 
@@ -144,7 +144,7 @@ def test_bits_do_not_hang_on_rows_or_threads(case: tuple[Path, Path], monkeypatc
     for state, logits in found[1:]:
         np.testing.assert_array_equal(state, found[0][0])
         np.testing.assert_array_equal(logits, found[0][1])
-    monkeypatch.setattr(heads_module, "BLOCK", 40)
+    monkeypatch.setattr(heads_modules, "ROW_BLOCK", 40)
     slow = opened(folder, path, open_decoder(folder, dtype="f64"))
     np.testing.assert_allclose(slow.read(0, 0, states, tokens)[1], found[0][1], rtol=0, atol=0.1 * 30)
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import foredraft
 from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.errors import DamagedHeads, DrafterError, VocabularyMismatch, WeightsError
@@ -238,7 +238,7 @@ def test_the_equations_of_mtp(tmp_path: Path, case: str, dtype: str, native: boo
     heads = open_heads("", target_of(folder, dtype, native), folder, tmp_path, "tiny")
     assert type(heads) is (NativeHeads if native and "embedding" not in given else RecurrentHeads)
     assert heads.spec.taps == (layers - 1,)
-    assert heads.said is None
+    assert heads.note is None
     states, tokens = random_states(heads, 32), list(TEXT[:ROWS])
     wanted = mtp_chain(folder, [s.astype(float) for s in states], tokens, list(DRAFTED))
     alike(answers(heads, states, tokens, list(DRAFTED)), wanted, close)
@@ -258,7 +258,7 @@ def test_the_equations_of_eagle3(deep: Path, tmp_path: Path, case: str, dtype: s
     assert isinstance(heads, EagleHeads)
     assert heads.spec.taps == taps
     assert heads.context == 256
-    assert heads.said == (
+    assert heads.note == (
         "EAGLE-3 heads run in torch, which is slower than the native pass beside them" if native else None
     )
     tensors = load_file(folder / "model.safetensors")
@@ -604,18 +604,18 @@ def test_drafts_are_what_the_equations_guess(deep: Path, tmp_path: Path, kind: s
     model = open_decoder(folder, dtype="f64")
     heads: Any = open_heads(which, model, folder, tmp_path, "tiny")
     target, drafter = CachedTarget(model), HeadsDrafter(heads)
-    text = Text([*TEXT[:9]], limit=60)
-    target.begin(text)
-    drafter.begin(text)
+    sequence = TokenSequence([*TEXT[:9]], limit=60)
+    target.begin(sequence)
+    drafter.begin(sequence)
     for limit in (0, 3, 3, 2, 3):
-        run_round([text], target, drafter, FixedPlanner(limit))
-        n = len(text) - 1
-        rows = Rows(99, 0, tuple(text.tokens[:n]), tuple(range(-1, n - 1)), n)
+        run_round([sequence], target, drafter, FixedPlanner(limit))
+        n = len(sequence) - 1
+        rows = Rows(99, 0, tuple(sequence.tokens[:n]), tuple(range(-1, n - 1)), n)
         hidden = model.forward([rows], heads.spec.taps).hidden
         states, guesses = [hidden[tap] for tap in heads.spec.taps], list[int]()
         for _ in range(3):
-            given = (states, text.tokens[1:], guesses)
+            given = (states, sequence.tokens[1:], guesses)
             found = mtp_chain(folder, *given) if kind == "mtp" else eagle_chain(Path(which), folder, *given)
             guesses.append(int(heads.vocabulary[np.argmax(found[-1][1])]))
-        assert drafter.propose([text], [FixedQuote(3)], [Noise(0)])[0].tokens == tuple(guesses)
-    assert len(text) > 9 + 4
+        assert drafter.propose([sequence], [FixedQuote(3)], [Noise(0)])[0].tokens == tuple(guesses)
+    assert len(sequence) > 9 + 4

@@ -99,7 +99,7 @@ def test_the_order_is_the_packed_one(tmp_path: Path) -> None:
     spec, weights = opened("llama", tmp_path)
     matrix = [("qkv", 0), ("qkv", 32), ("qkv", 48), ("gate", 0), ("up", 0), ("o", 0), ("down", 0)]
     linear = [(f"{part}{of}", first) for part, first in matrix for of in ("", "_bias")]
-    layer = [*linear, ("before_attention", 0), ("before_gated", 0)]
+    layer = [*linear, ("before_attention", 0), ("before_mlp", 0)]
     outer = [("embedding", 0), ("head", 0), ("norm", 0)]
     slots = slots_of(spec, weights)
     assert [(slot.part, slot.first) for slot in slots] == outer + layer * spec.layers

@@ -11,7 +11,7 @@ import pytest
 from foredraft.errors import ModelError, WeightsError
 from foredraft.models.model import Rows
 from foredraft.models.views.narrow import FILE, NarrowModel, describe_vocabulary, narrow_vocabulary
-from foredraft.runtime.host import Machine, load_host
+from foredraft.runtime.host import Machine, open_model
 from tests.models.checkpoints import make_checkpoint
 from tests.models.decoders import TEXT, TREE, open_decoder
 from tests.native.models import open_native
@@ -49,9 +49,9 @@ def test_a_folder_says_which(tmp_path: Path) -> None:
     assert narrow_vocabulary(folder, 260) is None
     describe_vocabulary(folder, np.array([5, 66, 259]), {"name": "x"}, {})
     assert narrow_vocabulary(folder, 260) == (5, 66, 259)
-    host = load_host(str(folder), Machine(dtype="f32", threads=1, cache=tmp_path / "cache"))
-    assert isinstance(host.target.model, NarrowModel)
-    assert host.target.model.ids == (5, 66, 259)
+    loaded = open_model(str(folder), Machine(dtype="f32", threads=1, cache=tmp_path / "cache"))
+    assert isinstance(loaded.target.model, NarrowModel)
+    assert loaded.target.model.ids == (5, 66, 259)
 
 
 @pytest.mark.parametrize(

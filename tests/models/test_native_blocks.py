@@ -18,7 +18,7 @@ from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.weights import GgufWeights
 from foredraft.models.model import Rows
-from foredraft.models.native import packing as native_weights
+from foredraft.models.native import packing as packing
 from foredraft.models.native.blocks import Blocks, blocks_of
 from foredraft.models.native.layout_digest import layout_of
 from foredraft.models.native.model import NativeModel
@@ -56,14 +56,14 @@ def chosen(path: Path, cache: Path) -> Blocks:
 def test_each_matrix_runs_in_the_type_it_is_stored_in(tmp_path: Path) -> None:
     tied = chosen(quantised_file(tmp_path / "a.gguf", kinds=MIXED), tmp_path)
     layer = BLOCKS[:7]
-    assert tied.kinds == ("Q6_K", "Q6_K", *layer, *layer)
-    assert tied.said is None
+    assert tied.quant_types == ("Q6_K", "Q6_K", *layer, *layer)
+    assert tied.note is None
     assert tied.stored["model.layers.1.mlp.down_proj.weight"] == "Q5_K"
     weights = opened(tmp_path / "a.gguf", tmp_path)[1]
     assert tied.read_bytes == sum(weights.stored_bytes(name) for name in tied.stored)
     kinds = {"token_embd": Kind.Q4_0, "output": Kind.Q8_0, "blk.1.attn_v.weight": Kind.Q5_0}
     untied = chosen(quantised_file(tmp_path / "b.gguf", Kind.Q4_1, kinds, tied=False), tmp_path)
-    assert untied.kinds == ("Q4_0", "Q8_0", *("Q4_1",) * 9, "Q5_0", *("Q4_1",) * 4)
+    assert untied.quant_types == ("Q4_0", "Q8_0", *("Q4_1",) * 9, "Q5_0", *("Q4_1",) * 4)
     whole = sum(opened(tmp_path / "b.gguf", tmp_path)[1].stored_bytes(name) for name in untied.stored)
     assert untied.read_bytes == whole - 100 * 256 // 32 * 18  # of the embedding a pass reads a row
 
@@ -71,46 +71,46 @@ def test_each_matrix_runs_in_the_type_it_is_stored_in(tmp_path: Path) -> None:
 def test_fused_matrices_are_of_one_type(tmp_path: Path) -> None:
     original = checkpoint("phi3", tmp_path / "hf", intermediate_size=64, num_hidden_layers=1)
     blocks = chosen(model_file(original, tmp_path / "a.gguf", "phi3", Kind.Q8_0), tmp_path)
-    assert blocks.kinds == ("Q8_0",) * 9
+    assert blocks.quant_types == ("Q8_0",) * 9
     assert "model.layers.0.mlp.gate_up_proj.weight" in blocks.stored
 
 
 def test_what_has_no_kernels_is_widened_and_said(tmp_path: Path) -> None:
     kinds = {"ffn_down": Kind.IQ4_NL, "attn_output": Kind.Q3_K, "ffn_up": Kind.BF16, "ffn_gate": Kind.F16}
     blocks = chosen(quantised_file(tmp_path / "a.gguf", Kind.Q4_0, kinds), tmp_path)
-    assert blocks.kinds == ("Q4_0",) * 2 + ("Q4_0", "Q4_0", "Q4_0", "BF16", "BF16", "BF16", "BF16") * 2
+    assert blocks.quant_types == ("Q4_0",) * 2 + ("Q4_0", "Q4_0", "Q4_0", "BF16", "BF16", "BF16", "BF16") * 2
     stored = 2 * (256 * 512 * 18 // 32 + 256 * 110)  # rows of 256 values are a block of Q3_K
     wide = 2 * 2 * (256 * 512 + 256 * 256)
-    assert blocks.said == (
+    assert blocks.note == (
         f"4 of 15 matrices (IQ4_NL, Q3_K) are widened to bf16: {wide / 1e6:.2f} MB instead of {stored / 1e6:.2f} MB; "
         "2 of 15 matrices (F16) are rounded to bf16: --dtype f32 keeps them whole"
     )
     one = chosen(quantised_file(tmp_path / "b.gguf", Kind.Q4_0, {"blk.1.attn_q.weight": Kind.Q2_K}), tmp_path)
-    assert one.said is not None
-    assert one.said.startswith("1 of 15 matrices (Q2_K) is widened")
+    assert one.note is not None
+    assert one.note.startswith("1 of 15 matrices (Q2_K) is widened")
 
 
 def test_wider_floats_are_rounded_and_said_and_bf16_is_as_it_was(tmp_path: Path) -> None:
     blocks = chosen(quantised_file(tmp_path / "a.gguf", Kind.F16, {"ffn_up": Kind.F32, "attn_k": Kind.BF16}), tmp_path)
-    assert (set(blocks.kinds), dict(blocks.stored)) == ({"BF16"}, {})
-    assert blocks.said == "13 of 15 matrices (F16, F32) are rounded to bf16: --dtype f32 keeps them whole"
+    assert (set(blocks.quant_types), dict(blocks.stored)) == ({"BF16"}, {})
+    assert blocks.note == "13 of 15 matrices (F16, F32) are rounded to bf16: --dtype f32 keeps them whole"
     one = chosen(quantised_file(tmp_path / "b.gguf", Kind.BF16, {"blk.1.attn_q.weight": Kind.F32}), tmp_path)
-    assert one.said == "1 of 15 matrices (F32) is rounded to bf16: --dtype f32 keeps them whole"
-    assert chosen(quantised_file(tmp_path / "c.gguf", Kind.BF16), tmp_path).said is None
+    assert one.note == "1 of 15 matrices (F32) is rounded to bf16: --dtype f32 keeps them whole"
+    assert chosen(quantised_file(tmp_path / "c.gguf", Kind.BF16), tmp_path).note is None
 
 
 def test_q_k_and_v_that_differ_and_would_share_a_tile_are_widened_and_said(tmp_path: Path) -> None:
     odd: Mapping[str, Any] = {"heads": 4, "kv_heads": 1, "head_dim": 8, "layers": 1}
     kinds = {"attn_v": Kind.Q8_0, "attn_output": Kind.Q5_1}
     blocks = chosen(quantised_file(tmp_path / "a.gguf", Kind.Q4_0, kinds, **odd), tmp_path)
-    assert blocks.kinds == ("Q4_0", "Q4_0", "BF16", "BF16", "BF16", "Q5_1", "Q4_0", "Q4_0", "Q4_0")
-    assert blocks.said is not None
-    assert blocks.said.startswith(
+    assert blocks.quant_types == ("Q4_0", "Q4_0", "BF16", "BF16", "BF16", "Q5_1", "Q4_0", "Q4_0", "Q4_0")
+    assert blocks.note is not None
+    assert blocks.note.startswith(
         "3 of 8 matrices (Q4_0, Q8_0: q, k and v differ, and are not multiples of 16 wide) are widened to bf16: "
     )
     same = chosen(quantised_file(tmp_path / "b.gguf", Kind.Q4_0, {"attn_output": Kind.Q5_1}, **odd), tmp_path)
-    assert same.kinds[2:5] == ("Q4_0",) * 3
-    assert same.said is None
+    assert same.quant_types[2:5] == ("Q4_0",) * 3
+    assert same.note is None
 
 
 def test_the_layout_tells_types_apart(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_what_is_kept_is_said_once_and_the_file_is_not_read_again(
     spec, weights = opened(path, tmp_path)
     kept: dict[str, Any] = {"cache": tmp_path, "identity": ModelFolder(weights.folder).identity, "threads": 1}
     first = NativeModel(spec, weights, "file", **kept)
-    folder = tmp_path / "packed" / f"{kept['identity']}-file-{native_weights.VERSION}"
+    folder = tmp_path / "packed" / f"{kept['identity']}-file-{packing.VERSION}"
     size = (folder / FILE).stat().st_size
-    assert (first.notice, first.news) == (
+    assert (first.notice, first.install_note) == (
         None,
         f"{size_of(first.weight_bytes())} of packed weights are kept in {folder}",
     )
@@ -197,7 +197,7 @@ def test_what_is_kept_is_said_once_and_the_file_is_not_read_again(
     monkeypatch.setattr(weights, "raw", asked.append)
     monkeypatch.setattr(weights, "blocks", asked.append)
     second = NativeModel(spec, weights, "file", **kept)
-    assert (second.notice, second.news, asked) == (None, None, [])
+    assert (second.notice, second.install_note, asked) == (None, None, [])
     monkeypatch.undo()
     gone = weakref.ref(weights)
     del weights
@@ -212,7 +212,7 @@ def test_a_short_disk_packs_into_memory_each_time_and_says_so(tmp_path: Path, mo
     def refuse(*_: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(native_weights, "require_space", refuse)
+    monkeypatch.setattr(packing, "require_space", refuse)
     for _ in range(2):
         model = NativeModel(spec, weights, "file", cache=tmp_path, identity="x", threads=1)
         assert model.notice == "weights are packed at each start: the disk is full"

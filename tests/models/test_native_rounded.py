@@ -35,7 +35,7 @@ def _tensors() -> dict[str, np.ndarray]:
 
 def test_rows_that_are_no_whole_blocks_stay_wide() -> None:
     blocks = rounded(read_spec(CONFIG), held_weights(Path("made"), _tensors()))
-    assert blocks.kinds == ("Q5_1",) * 8 + ("BF16",)
+    assert blocks.quant_types == ("Q5_1",) * 8 + ("BF16",)
     assert "model.layers.0.mlp.down_proj.weight" not in blocks.stored
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foredraft.core.draft import Draft, Outcome, Scored
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import DrafterError
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.model import Rows
@@ -64,8 +64,8 @@ def model(decoder: TorchDecoder) -> Recorder:
     return Recorder(decoder)
 
 
-def text(length: int, seed: int = 0) -> Text:
-    return Text([int(token) for token in np.random.default_rng(seed).integers(3, V, length)], limit=2000)
+def text(length: int, seed: int = 0) -> TokenSequence:
+    return TokenSequence([int(token) for token in np.random.default_rng(seed).integers(3, V, length)], limit=2000)
 
 
 def plain(decoder: TorchDecoder, tokens: Sequence[int]) -> np.ndarray:
@@ -74,7 +74,7 @@ def plain(decoder: TorchDecoder, tokens: Sequence[int]) -> np.ndarray:
     return logits
 
 
-def commit(sequence: Text, draft: Draft, kept: tuple[int, ...], last: int) -> Outcome:
+def commit(sequence: TokenSequence, draft: Draft, kept: tuple[int, ...], last: int) -> Outcome:
     tokens = (*(draft.tokens[node] for node in kept), last)
     sequence.tokens.extend(tokens)
     return Outcome(draft, tokens, len(kept), kept, ("x",) * len(tokens), None)
@@ -176,13 +176,13 @@ def test_the_next_turn_feeds_only_what_is_new(model: Recorder) -> None:
     target.begin(first)
     target.score([first], [Draft()])
     target.end(first)
-    second = Text([*first.tokens, 5, 6, 7], limit=100)
+    second = TokenSequence([*first.tokens, 5, 6, 7], limit=100)
     target.begin(second)
     assert (target.reused(first), target.reused(second)) == (0, 50)
     target.score([second], [Draft()])
     assert model.passes[-1] == [(0, 50, 3, 1)]
     target.end(second)
-    shorter = Text(second.tokens[:20], limit=100)
+    shorter = TokenSequence(second.tokens[:20], limit=100)
     target.begin(shorter)
     same(target.score([shorter], [Draft()]).logits, plain(model.model, shorter.tokens)[-1:])
     assert model.passes[-1] == [(0, 19, 1, 1)]  # all but the last token is there; that one is always fed
@@ -198,12 +198,12 @@ def test_what_cannot_be_rewound_takes_no_guesses_and_starts_over(decoder: TorchD
     target.score([first], [Draft()])
     assert model.passes[-1] == [(0, 10, 1, 1)]
     target.end(first)
-    longer = Text([*first.tokens, 4], limit=100)
+    longer = TokenSequence([*first.tokens, 4], limit=100)
     target.begin(longer)
     target.score([longer], [Draft()])
     assert model.passes[-1] == [(0, 11, 1, 1)]
     target.end(longer)
-    target.begin(other := Text(longer.tokens[:8], limit=100))
+    target.begin(other := TokenSequence(longer.tokens[:8], limit=100))
     target.score([other], [Draft()])
     assert model.passes[-1] == [(0, 0, 8, 1)]
 

@@ -298,26 +298,26 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     }
 
 
-def streamed(words: Tokenizer, ids: Sequence[int]) -> str:
-    stream = words.stream()
+def streamed(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    stream = tokenizer.stream()
     return "".join([stream.push(i) for i in ids] + [stream.finish()])
 
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "gemma", "phi", "tidy", "metaspace"])
 @given(data=st.data())
 def test_pieces_joined_are_the_whole_text(kind: str, spoken: dict[str, Tokenizer], data: st.DataObject) -> None:
-    words = spoken[kind]
+    tokenizer = spoken[kind]
     # byte tokens, special tokens and ids that are no tokens are drawn often
-    token = st.one_of(st.integers(0, words.vocabulary + 3), st.integers(0, 12), st.integers(3, 262))
+    token = st.one_of(st.integers(0, tokenizer.vocabulary + 3), st.integers(0, 12), st.integers(3, 262))
     ids = data.draw(st.lists(token, max_size=40))
-    assert streamed(words, ids) == words.decode(ids)
+    assert streamed(tokenizer, ids) == tokenizer.decode(ids)
 
 
 @given(st.text(max_size=40))
 def test_texts_stream_and_come_back(text: str) -> None:
-    words = _byte_level()
-    ids = words.encode(text)
-    assert streamed(words, ids) == words.decode(ids) == text
+    tokenizer = _byte_level()
+    ids = tokenizer.encode(text)
+    assert streamed(tokenizer, ids) == tokenizer.decode(ids) == text
 
 
 def _byte_level() -> Tokenizer:
@@ -329,9 +329,9 @@ def _byte_level() -> Tokenizer:
 
 
 def test_a_character_is_told_when_it_is_whole(spoken: dict[str, Tokenizer]) -> None:
-    words = spoken["bytes"]
-    stream = words.stream()
-    ids = words.encode("a☃b")
+    tokenizer = spoken["bytes"]
+    stream = tokenizer.stream()
+    ids = tokenizer.encode("a☃b")
     told = [stream.push(i) for i in ids]
     assert told[0] == "a"
     assert told[-1] == "b"
@@ -341,11 +341,11 @@ def test_a_character_is_told_when_it_is_whole(spoken: dict[str, Tokenizer]) -> N
 
 def test_a_stream_can_be_used_again(spoken: dict[str, Tokenizer]) -> None:
     for kind in ("bytes", "pieces"):
-        words = spoken[kind]
-        stream = words.stream()
-        first = words.encode("fox ☃")[:-1]
+        tokenizer = spoken[kind]
+        stream = tokenizer.stream()
+        first = tokenizer.encode("fox ☃")[:-1]
         for _ in range(2):
-            assert "".join(map(stream.push, first)) + stream.finish() == words.decode(first)
+            assert "".join(map(stream.push, first)) + stream.finish() == tokenizer.decode(first)
 
 
 def test_the_byte_alphabet_is_gpt2s() -> None:
@@ -395,8 +395,8 @@ def test_templates_render_as_in_transformers(template: str) -> None:
 
 
 def test_no_second_bos() -> None:
-    words = Tokenizer(simple(), "{{ bos_token }}a", {"bos_token": "<s>"})
-    assert words.chat(CHAT) == [0, 3]
+    tokenizer = Tokenizer(simple(), "{{ bos_token }}a", {"bos_token": "<s>"})
+    assert tokenizer.chat(CHAT) == [0, 3]
 
 
 @pytest.mark.parametrize(
@@ -435,8 +435,8 @@ def test_a_template_cannot_reach_into_python(template: str) -> None:
     ],
 )
 def test_a_template_ends(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "_MOST_STEPS", 20_000)
-    monkeypatch.setattr(chat_template, "_MOST_CHARACTERS", 1_000_000)
+    monkeypatch.setattr(chat_template, "_MAX_STEPS", 20_000)
+    monkeypatch.setattr(chat_template, "_MAX_CHARACTERS", 1_000_000)
     with pytest.raises(TokenizerError, match="template fails"):
         rendered(template)
 

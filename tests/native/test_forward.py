@@ -16,7 +16,7 @@ import torch
 from foredraft.errors import ModelError, OptionError, WeightsError
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.model import Rows
-from foredraft.models.native import packing as native_weights
+from foredraft.models.native import packing as packing
 from foredraft.models.native.model import NativeModel
 from foredraft.models.native.packing import FILE, HEADER, aligned, digest, layout
 from foredraft.models.torch_decoder.decoder import TorchDecoder
@@ -264,8 +264,8 @@ def test_a_child_of_fork_is_told(tmp_path: Path) -> None:
     if not child:
         try:
             model.forward([chain(TEXT, 0, 9)])
-        except ModelError as fault:
-            os._exit(7 if "forked" in str(fault) else 1)
+        except ModelError as error:
+            os._exit(7 if "forked" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     same(model.forward([chain(TEXT, 0, 9)]).logits, want)
@@ -414,7 +414,7 @@ def test_a_digest_tells_changed_weights(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(seen) == 17
     packed[: 1 << 20], packed[1 << 20 : 2 << 20] = packed[1 << 20 : 2 << 20].copy(), packed[: 1 << 20].copy()
     for threads in (1, 3, 8):
-        monkeypatch.setattr(native_weights, "cores", lambda threads=threads: threads)
+        monkeypatch.setattr(packing, "cores", lambda threads=threads: threads)
         assert digest(packed) == want
 
 

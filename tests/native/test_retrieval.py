@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foredraft.errors import DrafterError
 from foredraft.retrieval import native, portable
 from foredraft.retrieval.calibration import prior
-from foredraft.retrieval.index import BUCKETS, END, MEMORY, MOST, PREDICTION, TEXT, Guesses
+from foredraft.retrieval.index import BUCKETS, END, MAX_GUESSES, MEMORY, PREDICTION, TEXT, Guesses
 
 ENGINES = {
     "native": (native.NativeIndex, native.NativeSearch),
@@ -223,7 +223,7 @@ def test_the_floor_and_the_limit_end_a_draft(engine: str) -> None:
     assert len(free.rows) == 5
     floored = search(engine, text, limit=5, floor=free.paths[2])
     assert floored.rows == free.rows[:3]
-    assert len(search(engine, [1, 1], limit=10**6).rows) == MOST
+    assert len(search(engine, [1, 1], limit=10**6).rows) == MAX_GUESSES
 
 
 def test_memory_of_an_index_is_what_was_promised() -> None:

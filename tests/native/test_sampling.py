@@ -18,7 +18,7 @@ from foredraft.core.accept import residual
 from foredraft.core.law import Dense, Law, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, filtered, law_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.logprobs import logprobs
 from foredraft.errors import ModelError, NumericalError, OptionError
 from foredraft.models.native import sampling as native_sampling
@@ -359,7 +359,7 @@ def test_whole_texts_are_cores(params: SamplingParams, coupled: bool) -> None:
     other = Table(table.rows + np.random.default_rng(4).normal(0, 0.5, table.rows.shape))
     texts = {}
     for name, law, noise in (("core", law_of, Noise), ("native", native_law, NativeNoise)):
-        answers = [Text([i], 40, params, noise(i, coupled=coupled), law=law) for i in range(6)]
+        answers = [TokenSequence([i], 40, params, noise(i, coupled=coupled), law=law) for i in range(6)]
         drafter = ToyDrafter(sampled_chain(lambda path, law=law: law(other(path), params), 4))  # type: ignore[misc]
         generate(answers, ToyTarget(table), drafter, EagerPlanner(4))
         assert 0 < sum(outcome.accepted for outcome in drafter.seen) < sum(len(o.draft) for o in drafter.seen)

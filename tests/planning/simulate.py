@@ -10,7 +10,7 @@ from typing import Any
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner
@@ -44,7 +44,7 @@ class Guesser:
     def __post_init__(self) -> None:
         self.draw = random.Random(self.seed)
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         pass
 
     def propose(self, sequences: Any, quotes: Any, noises: Any) -> list[Draft]:
@@ -64,7 +64,7 @@ class Guesser:
     def observe(self, sequences: Any, outcomes: Any, scored: Any) -> None:
         pass
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         pass
 
 
@@ -84,30 +84,30 @@ def run(
     """
     planner, chooser = AutoPlanner(Costs(priced or table), clock=clock), Chooser(drafters, clock=clock)
     draw = random.Random(seed)
-    texts = [Sequence([0], limit=1 << 30) for _ in range(count)]
-    for text in texts:
-        text.prompt_length = 0
-        chooser.begin(text)
+    sequences = [TokenSequence([0], limit=1 << 30) for _ in range(count)]
+    for sequence in sequences:
+        sequence.prompt_length = 0
+        chooser.begin(sequence)
     began = clock.now
-    while len(texts[0]) < tokens:
+    while len(sequences[0]) < tokens:
         start = clock.now
-        quotes = planner.quote(texts)
-        drafts = chooser.propose(texts, quotes, [Noise(0)] * count)
+        quotes = planner.quote(sequences)
+        drafts = chooser.propose(sequences, quotes, [Noise(0)] * count)
         drafts = [draft.first(quote.limit) for draft, quote in zip(drafts, quotes, strict=True)]
         drafted = clock.now
         rows = count + sum(map(len, drafts))
         clock.now += table.bare(rows) * (1.0 + noise * draw.random())
         outcomes = []
-        for text, draft in zip(texts, drafts, strict=True):
+        for sequence, draft in zip(sequences, drafts, strict=True):
             kept = 0
             while kept < len(draft) and draft.tokens[kept] == RIGHT:
                 kept += 1
             made = (*draft.tokens[:kept], RIGHT)
-            text.tokens += made
+            sequence.tokens += made
             outcomes.append(Outcome(draft, made, kept, tuple(range(kept)), ("x",) * len(made), None))
         scored = Scored(None, tuple(range(count)), {})
-        chooser.observe(texts, outcomes, scored)
-        planner.record(Round(tuple(texts), tuple(outcomes), scored, (), start, drafted, clock.now))
+        chooser.observe(sequences, outcomes, scored)
+        planner.record(Round(tuple(sequences), tuple(outcomes), scored, (), start, drafted, clock.now))
     return clock.now - began, planner, chooser
 
 

@@ -109,15 +109,15 @@ def test_the_sureness_for_a_survival_is_the_edge_where_it_is_no_longer_reached(s
         acceptance.learn_path(sure, draw.random() < sure ** (0.5 + seed / 2))
     bins = [2.0 ** (-0.5 * (i + 0.5)) for i in range(18)]
     for floor in (0.03, 0.1, 0.3, 0.5, 0.7, 0.9):
-        edge = acceptance.sureness_for(floor)
+        edge = acceptance.confidence_for(floor)
         surer = [acceptance.survival(sure) >= floor for sure in bins if sure > edge]
         assert all(surer)
         below = next((sure for sure in bins if sure < edge), None)
         assert below is None or acceptance.survival(below) < floor
-    assert acceptance.sureness_for(0.0) == acceptance.sureness_for(-1.0) == 0.0
-    assert Acceptance().sureness_for(1e-4) == 2.0**-9  # all that are told apart survive so often
-    assert acceptance.sureness_for(1.0) == acceptance.sureness_for(9.0) == 2.0
-    edges = [acceptance.sureness_for(floor / 50) for floor in range(51)]
+    assert acceptance.confidence_for(0.0) == acceptance.confidence_for(-1.0) == 0.0
+    assert Acceptance().confidence_for(1e-4) == 2.0**-9  # all that are told apart survive so often
+    assert acceptance.confidence_for(1.0) == acceptance.confidence_for(9.0) == 2.0
+    edges = [acceptance.confidence_for(floor / 50) for floor in range(51)]
     assert all(a <= b for a, b in itertools.pairwise(edges))
 
 
@@ -172,13 +172,13 @@ def test_a_text_that_runs_badly_makes_all_less_likely() -> None:
     acceptance = Acceptance()
     for _ in range(40):
         acceptance.learn_path(0.8, True)
-    calm = acceptance.survival(0.8), acceptance.sureness_for(0.5)
+    calm = acceptance.survival(0.8), acceptance.confidence_for(0.5)
     for _ in range(5):
         acceptance.learn([False])
     assert acceptance.survival(0.8) < calm[0]
-    assert acceptance.sureness_for(0.5) >= calm[1]
+    assert acceptance.confidence_for(0.5) >= calm[1]
     for sure in (0.9, 0.7, 0.3):  # one is the other's inverse
-        assert acceptance.survival(acceptance.sureness_for(sure)) >= sure - 0.2
+        assert acceptance.survival(acceptance.confidence_for(sure)) >= sure - 0.2
 
 
 def test_what_a_draft_is_worth() -> None:

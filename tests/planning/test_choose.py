@@ -11,7 +11,7 @@ import pytest
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Dense
 from foredraft.core.noise import Noise
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.planning import choose
 from foredraft.planning.choose import Chooser, Look
@@ -30,22 +30,22 @@ class Scripted:
 
     name: str
     clock: Clock
-    guess: Callable[[Text], Draft] = lambda sequence: Draft.chain([1, 1, 1], None, "")
+    guess: Callable[[TokenSequence], Draft] = lambda sequence: Draft.chain([1, 1, 1], None, "")
     cost: float = 0.0
     free: bool = False
     taps: tuple[int, ...] = ()
     breaks: str = ""
     asked: list[list[Any]] = field(default_factory=list)
     quotes: list[Any] = field(default_factory=list)
-    observed: list[tuple[list[Text], Scored]] = field(default_factory=list)
-    begun: list[Text] = field(default_factory=list)
-    ended: list[Text] = field(default_factory=list)
+    observed: list[tuple[list[TokenSequence], Scored]] = field(default_factory=list)
+    begun: list[TokenSequence] = field(default_factory=list)
+    ended: list[TokenSequence] = field(default_factory=list)
 
     def _reach(self, method: str) -> None:
         if method in self.breaks.split():
             raise ValueError(f"no\n{method}")
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         self.begun.append(sequence)
         self._reach("begin")
 
@@ -64,7 +64,7 @@ class Scripted:
         self.observed.append((list(sequences), scored))
         self._reach("observe")
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         self.ended.append(sequence)
         self._reach("end")
 
@@ -77,29 +77,29 @@ class Table:
         self.planner = AutoPlanner(Costs(FLAT), clock=clock)
         self.clock = clock
         self.coupled = coupled
-        self.texts = [self.text() for _ in range(count)]
+        self.sequences = [self.text() for _ in range(count)]
 
-    def text(self) -> Text:
-        made = Text([0] * 30, limit=100_000, prompt_length=3)
+    def text(self) -> TokenSequence:
+        made = TokenSequence([0] * 30, limit=100_000, prompt_length=3)
         self.chooser.begin(made)
         return made
 
     def propose(self) -> list[Draft]:
-        noises = [Noise(i, coupled=self.coupled) for i, _ in enumerate(self.texts)]
-        return self.chooser.propose(self.texts, self.planner.quote(self.texts), noises)
+        noises = [Noise(i, coupled=self.coupled) for i, _ in enumerate(self.sequences)]
+        return self.chooser.propose(self.sequences, self.planner.quote(self.sequences), noises)
 
     def round(self, accepted: int = 0) -> list[Draft]:
         drafts = self.propose()
         outcomes = []
-        for text, draft in zip(self.texts, drafts, strict=True):
+        for sequence, draft in zip(self.sequences, drafts, strict=True):
             kept = 0
             while kept < min(accepted, len(draft)) and draft.tokens[kept] == 1:
                 kept += 1
             made = (*draft.tokens[:kept], 1 if accepted else 0)
-            text.tokens += made
+            sequence.tokens += made
             outcomes.append(Outcome(draft, made, kept, tuple(range(kept)), ("x",) * len(made), None))
-        scored = Scored("logits", tuple(range(len(self.texts))), {}, tuple({} for _ in self.texts))
-        self.chooser.observe(self.texts, outcomes, scored)
+        scored = Scored("logits", tuple(range(len(self.sequences))), {}, tuple({} for _ in self.sequences))
+        self.chooser.observe(self.sequences, outcomes, scored)
         return drafts
 
 
@@ -192,7 +192,7 @@ def test_in_one_round_nobody_is_asked_twice(clock: Clock) -> None:
     assert [len(asked) for asked in free.asked] == [3] * 5
 
 
-def drawn(sequence: Text) -> Draft:
+def drawn(sequence: TokenSequence) -> Draft:
     return Draft((1, 1), (-1, 0), (EVEN, EVEN), "drawn", (0.01, 0.001))
 
 
@@ -224,11 +224,11 @@ def test_a_drafter_that_is_asked_by_many_is_asked_once(clock: Clock) -> None:
     model = Scripted("model", clock, cost=0.5e-3)
     table = Table(clock, model, count=4)
     for size in (4, 1, 3, 2, 4):
-        texts = table.texts
-        table.texts = texts[:size]
+        sequences = table.sequences
+        table.sequences = sequences[:size]
         table.round(accepted=3)
         assert len(model.asked[-1]) == size
-        table.texts = texts
+        table.sequences = sequences
     assert len(model.asked) == 5
 
 
@@ -237,11 +237,11 @@ def test_under_fixed_lengths_the_longest_expected_draft_is_taken(clock: Clock) -
     long = Scripted("long", clock, lambda s: Draft.chain([1] * 4, None, "long"), free=True)
     model = Scripted("model", clock, cost=9.0)
     chooser = Chooser([short, long, model], clock)
-    text = Text([0] * 9, limit=99)
-    chooser.begin(text)
-    (draft,) = chooser.propose([text], [FixedQuote(5)], [Noise(0)])
+    sequence = TokenSequence([0] * 9, limit=99)
+    chooser.begin(sequence)
+    (draft,) = chooser.propose([sequence], [FixedQuote(5)], [Noise(0)])
     assert draft.source in ("long", "")
-    (none,) = chooser.propose([text], [FixedQuote(0)], [Noise(0)])
+    (none,) = chooser.propose([sequence], [FixedQuote(0)], [Noise(0)])
     assert len(none) == 0
 
 
@@ -257,12 +257,12 @@ def test_a_drafter_that_breaks_is_dropped_for_the_request(clock: Clock, breaks: 
     assert table.chooser.notice is not None
     assert table.chooser.notice.startswith("drafter broken was dropped for 2 texts: ")
     assert "\n" not in table.chooser.notice
-    for text in table.texts:
-        table.chooser.end(text)
-    assert broken.ended == good.ended == table.texts
+    for sequence in table.sequences:
+        table.chooser.end(sequence)
+    assert broken.ended == good.ended == table.sequences
     assert table.chooser.sources[0].faults == 2  # what it raises at the end is no news
     broken.breaks = ""
-    table.texts = [table.text()]
+    table.sequences = [table.text()]
     assert table.chooser.notice is None
     table.round()
     assert len(broken.asked) >= 1
@@ -271,10 +271,10 @@ def test_a_drafter_that_breaks_is_dropped_for_the_request(clock: Clock, breaks: 
 def test_one_that_breaks_at_the_end_only_is_said(clock: Clock) -> None:
     broken = Scripted("broken", clock, breaks="end")
     table = Table(clock, broken)
-    table.chooser.end(table.texts[0])
+    table.chooser.end(table.sequences[0])
     assert table.chooser.notice == "drafter broken was dropped: no end"
     assert table.chooser.sources[0].faults == 1
-    table.chooser.end(table.texts[0])  # a text that is no longer known
+    table.chooser.end(table.sequences[0])  # a text that is no longer known
     assert table.chooser.sources[0].faults == 2
 
 
@@ -304,7 +304,7 @@ def test_a_long_prompt_may_be_read_for_a_while(clock: Clock) -> None:
     """The first draft for a text includes reading it: no sign of a fault, and not what a guess costs."""
     model = Scripted("model", clock, cost=8.0)
     table = Table(clock, model)
-    table.texts[0].tokens += [0] * 4000
+    table.sequences[0].tokens += [0] * 4000
     table.round(accepted=3)
     assert table.chooser.notice is None
     assert table.chooser.sources[0].unit is None
@@ -319,7 +319,7 @@ def test_a_long_prompt_may_be_read_for_a_while(clock: Clock) -> None:
 
 def test_a_drafter_dropped_for_one_text_still_sees_the_others(clock: Clock) -> None:
     class Once(Scripted):
-        def begin(self, sequence: Text) -> None:
+        def begin(self, sequence: TokenSequence) -> None:
             super().begin(sequence)
             if len(self.begun) == 1:
                 raise ValueError("not this one")
@@ -329,7 +329,7 @@ def test_a_drafter_dropped_for_one_text_still_sees_the_others(clock: Clock) -> N
     drafts = table.round(accepted=1)
     assert [len(draft) for draft in drafts] == [0, 1, 1]
     sequences, scored = some.observed[0]
-    assert sequences == table.texts[1:]
+    assert sequences == table.sequences[1:]
     assert (scored.starts, len(scored.earlier), scored.logits) == ((1, 2), 2, "logits")
     some.breaks = "observe"
     table.round(accepted=1)
@@ -341,12 +341,12 @@ def test_a_round_that_was_left_is_forgotten(clock: Clock) -> None:
     free = Scripted("free", clock, free=True)
     table = Table(clock, free)
     table.propose()
-    text = table.texts[0]
+    sequence = table.sequences[0]
     failed = Outcome(Draft(), (), 0, (), (), "error")
-    table.chooser.observe([text], [failed], Scored(None, (0,), {}))
+    table.chooser.observe([sequence], [failed], Scored(None, (0,), {}))
     assert table.chooser.sources[0].acceptance.tested == 0
     table.propose()
-    table.chooser.end(text)
+    table.chooser.end(sequence)
     assert not table.chooser._rounds
     assert not table.chooser._texts
 

@@ -17,7 +17,7 @@ import pytest
 from foredraft.errors import StorageError
 from foredraft.models.model import Rows
 from foredraft.planning.costs import TABLED, Costs, PassTable, fitted
-from foredraft.runtime import pass_table as measured
+from foredraft.runtime import pass_table as pass_table_module
 from foredraft.runtime.pass_table import measure, pass_table
 from tests.planning.simulate import Clock
 
@@ -147,7 +147,7 @@ def test_passes_are_timed_and_the_slots_left_as_they_were() -> None:
     clock = Clock()
     model = Timed(clock, law_of)
     table = measure(model, 4096, clock)  # type: ignore[arg-type]
-    assert table.rows == measured.ROWS
+    assert table.rows == pass_table_module.ROWS
     assert [table.bare(m) for m in (1, 8, 64)] == pytest.approx([law_of(m, 32) for m in (1, 8, 64)])
     assert (table.per_token, table.per_row) == pytest.approx((1e-6, 2e-7), rel=0.05)
     assert model.held == {}
@@ -165,7 +165,7 @@ def test_a_slow_model_is_timed_for_as_long_as_is_needed() -> None:
     clock = Clock()
     model = Timed(clock, lambda m, context: 0.5 + 0.1 * m + 1e-4 * context * 0)
     table = measure(model, 4096, clock)  # type: ignore[arg-type]
-    assert table.rows == tuple(m for m in measured.ROWS if m <= 16)
+    assert table.rows == tuple(m for m in pass_table_module.ROWS if m <= 16)
     assert table.per_row == 0.0  # no context was read
     assert clock.now < 60.0
 
@@ -223,7 +223,7 @@ def test_a_table_of_another_machine_or_version_is_measured_anew(
 
 def broken(**changes: Any) -> str:
     table = {**asdict(FLAT), **changes}
-    return json.dumps({"format": measured.FORMAT, **FACTS, "table": table})
+    return json.dumps({"format": pass_table_module.FORMAT, **FACTS, "table": table})
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def broken(**changes: Any) -> str:
         "[]",
         "5",
         "[" * 100_000,
-        json.dumps({"format": measured.FORMAT, **FACTS}),
+        json.dumps({"format": pass_table_module.FORMAT, **FACTS}),
         json.dumps({"format": 0, **FACTS, "table": asdict(FLAT)}),
         broken(rows=[2, 4], seconds=[1, 2]),
         broken(rows=[1, 4, 4, 8, 16, 64]),
@@ -280,7 +280,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
     def refuse(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path}")
 
-    monkeypatch.setattr(measured, "write_whole", refuse)
+    monkeypatch.setattr(pass_table_module, "write_whole", refuse)
     path = tmp_path / "a.json"
     first, timed = asked(timing, path)
     assert timed

@@ -12,7 +12,7 @@ import pytest
 from foredraft.core.draft import Draft
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner
@@ -34,7 +34,7 @@ class Drawing(ToyDrafter):
         self.q = q_of(q)
         self.most = most
 
-    def _guess(self, sequence: Text, quote: Any, noise: Any) -> Draft:
+    def _guess(self, sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         laws: list[Any] = []
         sure: list[float] = []
@@ -57,7 +57,7 @@ class Certain(ToyDrafter):
         super().__init__(self._guess, "certain")
         self.q = q
 
-    def _guess(self, sequence: Text, quote: Any, noise: Any) -> Draft:
+    def _guess(self, sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         sure: list[float] = []
         for _ in range(2):
@@ -91,16 +91,16 @@ def laws_of(p: Table, length: int, rule: str, make: Any) -> tuple[dict[Any, Frac
 
     def run(fork: Any) -> Any:
         noise = ForkNoise(fork=fork, coupled=RULES[rule])
-        text = text_of(noise, length, prompt_length=1)
+        sequence = text_of(noise, length, prompt_length=1)
         chooser, planner = make()
-        chooser.begin(text)
-        history = generate([text], ToyTarget(p), chooser, planner)
+        chooser.begin(sequence)
+        history = generate([sequence], ToyTarget(p), chooser, planner)
         sources.update({outcome.draft.source for outcome in history[0]})
         if noise.coupled:
             plain = text_of(noise, length, prompt_length=1)
             generate([plain], ToyTarget(p), ToyDrafter(nothing), planner)
-            assert plain.tokens == text.tokens
-        return tuple(text.tokens[len(PROMPT) :])
+            assert plain.tokens == sequence.tokens
+        return tuple(sequence.tokens[len(PROMPT) :])
 
     for weight, text in branches(run):
         found[text] += weight
@@ -119,7 +119,7 @@ def test_the_law_is_the_targets(rule: str, seed: int, dear: float) -> None:
 class Vain(Chooser):
     """The trap: it looks at what was drawn, and drops what seems unlikely."""
 
-    def propose(self, sequences: Sequence[Text], quotes: Any, noises: Any) -> list[Draft]:
+    def propose(self, sequences: Sequence[TokenSequence], quotes: Any, noises: Any) -> list[Draft]:
         drafts = super().propose(sequences, quotes, noises)
         return [Draft() if d.laws is not None and d.confidences and d.confidences[0] < 0.5 else d for d in drafts]
 
@@ -143,12 +143,12 @@ def test_two_texts_that_share_a_planner_are_independent(rule: str) -> None:
     joint: Counter[Any] = Counter()
 
     def run(fork: Any) -> Any:
-        texts = [text_of(ForkNoise(fork=fork, coupled=RULES[rule]), 2, pr, prompt_length=1) for pr in prompts]
+        sequences = [text_of(ForkNoise(fork=fork, coupled=RULES[rule]), 2, pr, prompt_length=1) for pr in prompts]
         chooser, planner = parts(7, 1e-4)
-        for text in texts:
-            chooser.begin(text)
-        generate(texts, ToyTarget(p), chooser, planner)
-        return tuple(tuple(text.tokens[2:]) for text in texts)
+        for sequence in sequences:
+            chooser.begin(sequence)
+        generate(sequences, ToyTarget(p), chooser, planner)
+        return tuple(tuple(sequence.tokens[2:]) for sequence in sequences)
 
     for weight, answers in branches(run):
         joint[answers] += weight
@@ -162,7 +162,7 @@ def test_what_a_planner_has_learnt_changes_no_seeded_text(temperature: float) ->
     p, clock = Table.random(5, 6), Clock()
     q = Table.random(6, 6)
 
-    def guess(sequence: Text, quote: Any, noise: Any) -> Draft:
+    def guess(sequence: TokenSequence, quote: Any, noise: Any) -> Draft:
         tokens: list[int] = []
         while quote.worth(0.9 ** len(tokens), len(tokens)):
             row = (p if len(tokens) < 3 else q)([*sequence.tokens, *tokens])
@@ -173,11 +173,11 @@ def test_what_a_planner_has_learnt_changes_no_seeded_text(temperature: float) ->
     drafted = 0
     for seed in range(8):
         noise, params = Noise(seed, coupled=True), SamplingParams(temperature=temperature)
-        plain, text = (Text([seed % 6], 40, params, noise, prompt_length=1) for _ in range(2))
+        plain, sequence = (TokenSequence([seed % 6], 40, params, noise, prompt_length=1) for _ in range(2))
         generate([plain], ToyTarget(p), ToyDrafter(nothing), planner)
-        chooser.begin(text)
-        history = generate([text], ToyTarget(p), chooser, planner)
-        chooser.end(text)
+        chooser.begin(sequence)
+        history = generate([sequence], ToyTarget(p), chooser, planner)
+        chooser.end(sequence)
         drafted += sum(len(outcome.draft) for outcome in history[0])
-        assert text.tokens == plain.tokens
+        assert sequence.tokens == plain.tokens
     assert drafted > 0

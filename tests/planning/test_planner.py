@@ -10,7 +10,7 @@ import pytest
 
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence
+from foredraft.core.sequence import TokenSequence
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner, AutoQuote, unpriced
 from foredraft.planning.source import Source
@@ -20,8 +20,8 @@ FLAT = PassTable((1, 8, 16, 64), (5e-3, 5.5e-3, 8e-3, 20e-3), 0.0, 0.0)
 STEEP = PassTable((1, 16), (5e-3, 30e-3), 0.0, 0.0)
 
 
-def text(length: int = 100, prompt: int = 10, room: int = 500) -> Sequence:
-    return Sequence([0] * length, limit=length + room, prompt_length=prompt)
+def text(length: int = 100, prompt: int = 10, room: int = 500) -> TokenSequence:
+    return TokenSequence([0] * length, limit=length + room, prompt_length=prompt)
 
 
 def planner(table: PassTable = FLAT, most: int = 15) -> AutoPlanner:
@@ -110,7 +110,7 @@ def test_without_prices_every_guess_pays_up_to_the_limit() -> None:
         (text(room=0), 0),
     ],
 )
-def test_a_quote_knows_its_room(one: Sequence, limit: int) -> None:
+def test_a_quote_knows_its_room(one: TokenSequence, limit: int) -> None:
     assert planner().quote([one])[0].limit == limit
     assert planner(most=3).quote([one])[0].limit == min(3, limit)
     assert planner(most=0).quote([one])[0].limit == 0
@@ -138,8 +138,8 @@ def rounds(plans: AutoPlanner, texts: list[Any], guesses: int, accepted: int, se
 
 def test_a_batch_shares_one_price() -> None:
     plans = planner()
-    texts = [text(100), text(110), text(101), text(5000), text(90, room=3)]
-    quotes = plans.quote(texts)
+    sequences = [text(100), text(110), text(101), text(5000), text(90, room=3)]
+    quotes = plans.quote(sequences)
     assert len({quote.rate for quote in quotes}) == 1
     assert quotes[0] is quotes[1] is quotes[2]
     assert [len(quote.steps) for quote in quotes] == [15, 15, 15, 15, 2]
@@ -182,11 +182,11 @@ def test_a_round_that_reads_a_prompt_teaches_nothing() -> None:
 def test_a_clock_that_jumps_changes_nothing(jump: float) -> None:
     plans = planner()
     rounds(plans, [text()], 3, 2, FLAT.bare(4))
-    before = plans.means.drafting, plans.means.beside, plans.costs.pace, plans.costs.bend
+    before = plans.means.drafting, plans.means.overhead, plans.costs.pace, plans.costs.bend
     record = done([text()], [3], [2], 5e-3)
     plans.record(Round(record.sequences, record.outcomes, record.scored, (), 1.0, 1.0 + jump, 1.0 + 2 * jump))
     assert (plans.means.drafting, plans.costs.pace, plans.costs.bend) == (before[0], before[2], before[3])
-    assert 0.0 <= plans.means.beside < 2e-3
+    assert 0.0 <= plans.means.overhead < 2e-3
     assert 0.0 < plans.quote([text()])[0].rate < 1e4
 
 
@@ -222,17 +222,17 @@ def test_a_context_that_grows_a_hundredfold() -> None:
 def test_batches_that_change_size_every_round() -> None:
     plans, draw = planner(), random.Random(2)
     for _ in range(150):
-        texts = [text(draw.randint(20, 9000), room=draw.randint(0, 40)) for _ in range(draw.randint(1, 24))]
-        quotes = plans.quote(texts)
-        assert len(quotes) == len(texts)
-        for one, quote in zip(texts, quotes, strict=True):
+        sequences = [text(draw.randint(20, 9000), room=draw.randint(0, 40)) for _ in range(draw.randint(1, 24))]
+        quotes = plans.quote(sequences)
+        assert len(quotes) == len(sequences)
+        for one, quote in zip(sequences, quotes, strict=True):
             assert 0 <= quote.limit <= max(0, one.room - 1)
             assert len(quote.steps) == quote.limit
             assert all(step >= 0.0 for step in quote.steps)
             assert math.isfinite(quote.rate)
         guesses = [draw.randint(0, quote.limit) for quote in quotes]
-        rows = len(texts) + sum(guesses)
-        plans.record(done(texts, guesses, [draw.randint(0, n) for n in guesses], FLAT.bare(rows)))
+        rows = len(sequences) + sum(guesses)
+        plans.record(done(sequences, guesses, [draw.randint(0, n) for n in guesses], FLAT.bare(rows)))
     assert plans.costs.pace == pytest.approx(1.0, abs=0.01)
     assert plans.costs.bend == pytest.approx(1.0, abs=0.01)
 

@@ -15,7 +15,7 @@ import foredraft
 from foredraft import Draft, LanguageModel
 from foredraft.drafters.first import FirstOf
 from foredraft.drafters.lookup import Lookup
-from foredraft.options import settle
+from foredraft.options import parse_options
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs, PassTable
 from foredraft.planning.planner import AutoPlanner
@@ -90,13 +90,13 @@ def test_no_text_changes_for_what_is_planned(lm: LanguageModel, table: PassTable
 
 def test_a_seed_under_ratio_has_fixed_lengths(lm: LanguageModel) -> None:
     """What a planner learns and the clock are no seed's: the text could not be had again, nor would it be exact."""
-    named = settle({"seed": 1, "rule": "ratio", "temperature": 1.0, "drafter": "lookup+suffix"})
+    named = parse_options({"seed": 1, "rule": "ratio", "temperature": 1.0, "drafter": "lookup+suffix"})
     assert isinstance(lm.runtime.drafters.of(named), FirstOf)
     assert lm.runtime.drafters.length(named, lm.runtime.drafters.of(named)) == 15
     texts = {tuple(lm.generate(PROMPT, seed=1, rule="ratio", temperature=1.0, max_tokens=30).token_ids) for _ in "abc"}
     assert len(texts) == 1
     for free in ({"seed": 1, "temperature": 1.0}, {"rule": "ratio", "temperature": 1.0}, {"seed": 1, "rule": "ratio"}):
-        options = settle(free)  # type: ignore[arg-type]
+        options = parse_options(free)  # type: ignore[arg-type]
         assert isinstance(lm.runtime.drafters.of(options), Chooser)
         assert lm.runtime.drafters.length(options, lm.runtime.drafters.of(options)) is None
 
@@ -119,15 +119,15 @@ class Own:
 
 def test_a_users_drafter_keeps_its_record(lm: LanguageModel) -> None:
     own = Own()
-    first, again = (lm.runtime.drafters.of(settle({"drafter": own})) for _ in range(2))
+    first, again = (lm.runtime.drafters.of(parse_options({"drafter": own})) for _ in range(2))
     assert first is again
     assert isinstance(first, Chooser)
-    assert not isinstance(lm.runtime.drafters.of(settle({"drafter": own, "draft_tokens": 3})), Chooser)
-    joined = lm.runtime.drafters.of(settle({"drafter": FirstOf([Lookup(), own])}))
+    assert not isinstance(lm.runtime.drafters.of(parse_options({"drafter": own, "draft_tokens": 3})), Chooser)
+    joined = lm.runtime.drafters.of(parse_options({"drafter": FirstOf([Lookup(), own])}))
     assert isinstance(joined, Chooser)
     assert [d.name for d in joined.drafters] == ["lookup", "own"]
     for _ in range(20):
-        lm.runtime.drafters.of(settle({"drafter": Own()}))
+        lm.runtime.drafters.of(parse_options({"drafter": Own()}))
     assert len(lm.runtime.drafters._objects) <= 8
 
 

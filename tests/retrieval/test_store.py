@@ -210,9 +210,9 @@ BROKEN: dict[str, Any] = {
 def test_a_file_that_cannot_be_used_is_set_aside_whole(store: Store, why: str) -> None:
     broken = BROKEN[why](good(store))
     store.path("mine").write_bytes(broken)
-    with pytest.raises(StorageError) as fault:
+    with pytest.raises(StorageError) as error:
         store.load("mine")
-    assert str(fault.value) == f"{store.path('mine')} {why}: it is set aside as abcd-mine.bad"
+    assert str(error.value) == f"{store.path('mine')} {why}: it is set aside as abcd-mine.bad"
     assert (store.folder / "abcd-mine.bad").read_bytes() == broken
     assert saved(store) == []
     store.path("mine").write_bytes(broken)

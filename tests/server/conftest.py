@@ -44,17 +44,17 @@ def open_server(load: Callable[..., LanguageModel]) -> Iterator[Serve]:
     pytest.importorskip("fastapi", reason="the server needs the serve extra")
     pytest.importorskip("prometheus_client", reason="the server needs the serve extra")
     from foredraft.server.app import create_app
-    from foredraft.server.state import Desk
+    from foredraft.server.state import ServerState
     from foredraft.serving.model import Serving
 
     opened: list[Serving] = []
 
     def make(
-        model: LanguageModel | None = None, engine: dict[str, Any] | None = None, headers: Any = None, **desk: Any
+        model: LanguageModel | None = None, engine: dict[str, Any] | None = None, headers: Any = None, **state: Any
     ) -> Client:
         serving = Serving((model or load()).runtime, "tiny", **(engine or {}))
         opened.append(serving)
-        made = Desk("tiny", **desk)
+        made = ServerState("tiny", **state)
         made.served = serving
         return Client(create_app(made), headers or {})
 

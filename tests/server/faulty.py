@@ -21,8 +21,8 @@ class Faulty:
     @classmethod
     def in_(cls, model: LanguageModel) -> Faulty:
         """Put one in place of a model's own."""
-        faulty = cls(model.host.target.model)
-        model.host.target.model = faulty  # type: ignore[assignment]
+        faulty = cls(model.loaded.target.model)
+        model.loaded.target.model = faulty  # type: ignore[assignment]
         return faulty
 
     def forward(self, *arguments: Any, **more: Any) -> Any:

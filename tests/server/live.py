@@ -10,17 +10,17 @@ from contextlib import closing
 from typing import Any
 
 from foredraft.server.run import Server, _config, _End, listen
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 
 
 class Live:
     """A server on a thread of its own."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, state: ServerState) -> None:
         self.listener = listen("127.0.0.1", 0)
         self.port: int = self.listener.getsockname()[1]
-        self.desk = desk
-        self.server = Server(_config(desk), desk, 1.0, _End(), lambda _: None)
+        self.desk = state
+        self.server = Server(_config(state), state, 1.0, _End(), lambda _: None)
         self._thread = threading.Thread(target=self.server.run, args=([self.listener],))
 
     def __enter__(self) -> Live:

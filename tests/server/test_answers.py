@@ -169,9 +169,9 @@ def test_echo_scores_the_prompt(served: Client, alone: LanguageModel, speculativ
     reply = served.complete(prompt, temperature=0, max_tokens=1, echo=True, logprobs=1, speculative=speculative)
     (choice,) = reply.json["choices"]
     found, ids = choice["logprobs"], list(prompt.encode())
-    words = alone.host.tokenizer
-    assert words is not None
-    ids = words.encode(prompt)
+    tokenizer = alone.loaded.tokenizer
+    assert tokenizer is not None
+    ids = tokenizer.encode(prompt)
     assert choice["text"].startswith(prompt)
     assert "".join(found["tokens"][: len(ids)]) == prompt
     assert found["text_offset"][: len(ids)] == list(range(len(ids)))
@@ -310,13 +310,13 @@ def test_what_is_served(served: Client) -> None:
 
 
 def test_the_servers_own_rule_is_that_of_requests_which_name_none(served: Client) -> None:
-    from foredraft.server.backend import Asked
+    from foredraft.server.backend import GenerateRequest
     from foredraft.serving.model import Serving
 
-    serving: Serving = served.app.state.desk.served
+    serving: Serving = served.app.state.server.served
     ways = [({}, False), ({"seed": 1}, True), ({"rule": "coupled"}, True), ({"rule": "ratio", "seed": 1}, False)]
     for options, coupled in ways:
-        exchange = serving.prepare(Asked(["ab"], options))
+        exchange = serving.prepare(GenerateRequest(["ab"], options))
         assert exchange.answers[0].job.sequence.noise.coupled == coupled
     with pytest.raises(OptionError, match="rule must be"):
         Serving(serving.runtime, "tiny", rule="mine")

@@ -9,7 +9,7 @@ import pytest
 from tests.server.client import Client
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
-from foredraft.server.wire import response_schema as replies
+from foredraft.server.wire import response_schema as response_schema
 
 ASKED = {"temperature": 1, "seed": 1, "max_tokens": 8}
 
@@ -39,30 +39,30 @@ def test_every_address_is_in_it(document: dict[str, Any]) -> None:
     "options", [{}, {"logprobs": 2}, {"n": 2, "return_token_ids": True}, {"echo": True, "logprobs": 0}]
 )
 def test_completions_are_as_it_says(served: Client, options: dict[str, Any]) -> None:
-    replies.CompletionReply.model_validate(served.complete(**ASKED, **options).json)
+    response_schema.CompletionReply.model_validate(served.complete(**ASKED, **options).json)
     told = {"include_usage": True, "include_origins": True}
     for chunk in served.complete(**ASKED, **options, stream=True, stream_options=told).chunks:
-        replies.CompletionReply.model_validate(chunk)
+        response_schema.CompletionReply.model_validate(chunk)
 
 
 @pytest.mark.parametrize("options", [{}, {"logprobs": True, "top_logprobs": 2}, {"n": 2, "return_token_ids": True}])
 def test_chats_are_as_it_says(served: Client, options: dict[str, Any]) -> None:
-    replies.ChatReply.model_validate(served.chat(**ASKED, **options).json)
+    response_schema.ChatReply.model_validate(served.chat(**ASKED, **options).json)
     told = {"continuous_usage_stats": True, "include_origins": True}
     for chunk in served.chat(**ASKED, **options, stream=True, stream_options=told).chunks:
-        replies.ChatChunk.model_validate(chunk)
+        response_schema.ChatChunk.model_validate(chunk)
 
 
 def test_the_rest_is_as_it_says(served: Client) -> None:
-    replies.ModelsReply.model_validate(served.get("/v1/models").json)
-    replies.ModelReply.model_validate(served.get("/v1/models/tiny").json)
-    replies.TokenizeReply.model_validate(served.post("/tokenize", {"prompt": "a"}).json)
-    replies.DetokenizeReply.model_validate(served.post("/detokenize", {"tokens": [1]}).json)
-    replies.StatusReply.model_validate(served.get("/health").json)
-    replies.StatusReply.model_validate(served.get("/ready").json)
-    replies.VersionReply.model_validate(served.get("/version").json)
-    replies.StatsReply.model_validate(served.get("/stats").json)
-    replies.ErrorReply.model_validate(served.get("/nothing").json)
+    response_schema.ModelsReply.model_validate(served.get("/v1/models").json)
+    response_schema.ModelReply.model_validate(served.get("/v1/models/tiny").json)
+    response_schema.TokenizeReply.model_validate(served.post("/tokenize", {"prompt": "a"}).json)
+    response_schema.DetokenizeReply.model_validate(served.post("/detokenize", {"tokens": [1]}).json)
+    response_schema.StatusReply.model_validate(served.get("/health").json)
+    response_schema.StatusReply.model_validate(served.get("/ready").json)
+    response_schema.VersionReply.model_validate(served.get("/version").json)
+    response_schema.StatsReply.model_validate(served.get("/stats").json)
+    response_schema.ErrorReply.model_validate(served.get("/nothing").json)
 
 
 def test_every_field_of_the_specification_is_in_it(document: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ LONG = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
 
 def all_free(client: Client) -> bool:
     """Wait for the engine to be idle, and say whether it has all its slots."""
-    service = client.app.state.desk.served.service
+    service = client.app.state.server.served.service
     end = time.monotonic() + 20
     while not service.idle and time.monotonic() < end:
         time.sleep(0.002)
@@ -269,7 +269,7 @@ def test_an_end_cuts_off_what_takes_too_long(open_server: Serve, load: Any) -> N
     client = open_server(model)
     faulty = Faulty.in_(model)
     faulty.before = lambda _: time.sleep(0.01)
-    served = client.app.state.desk.served
+    served = client.app.state.server.served
 
     async def both() -> tuple[Reply, Reply, bool]:
         loop = asyncio.get_running_loop()
@@ -290,7 +290,7 @@ def test_an_end_cuts_off_what_takes_too_long(open_server: Serve, load: Any) -> N
 
 def test_an_end_waits_for_what_is_nearly_done(open_server: Serve, alone: LanguageModel) -> None:
     client = open_server()
-    served = client.app.state.desk.served
+    served = client.app.state.server.served
 
     async def both() -> tuple[Reply, bool]:
         loop = asyncio.get_running_loop()
@@ -311,7 +311,7 @@ def test_our_own_mistakes_are_a_500_and_the_next_request_works(
 ) -> None:
     said: list[str] = []
     client = open_server(report=said.append)
-    served = client.app.state.desk.served
+    served = client.app.state.server.served
     monkeypatch.setattr(type(served), "load", lambda _: 1 / 0)
     reply = client.get("/stats")
     assert (reply.status, reply.error["code"]) == (500, "internal_error")
@@ -341,6 +341,6 @@ def test_random_disconnects_leave_nothing_behind(open_server: Serve) -> None:
     replies = asyncio.run(every())
     assert {reply.status for reply in replies} <= {0, 200, 499, 503}
     assert all_free(client)
-    served = client.app.state.desk.served
+    served = client.app.state.server.served
     assert served.recorder._kept == {}
-    assert client.app.state.desk.making == 0
+    assert client.app.state.server.making == 0

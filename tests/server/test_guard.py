@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.server.app import create_app
 from foredraft.server.keys import Keys
 from foredraft.server.limits import Limits
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 
 KEY, OTHER = "sk-this-is-a-key", "sk-another-key"
 CLOSED = ("/v1/models", "/v1/models/tiny", "/metrics", "/version", "/stats", "/openapi.json", "/nothing")
@@ -96,14 +96,14 @@ def test_one_key_has_a_limit_and_the_others_their_own(keyed: Client) -> None:
     assert (over.status, over.error["type"], over.error["code"]) == (429, "rate_limit_error", "rate_limit_exceeded")
     assert int(over.headers["retry-after"]) >= 1
 
-    desk = keyed.app.state.desk
-    owner = desk.keys.owner(f"Bearer {KEY}".encode())
-    desk.per_key.enter(owner, 3)
+    state = keyed.app.state.server
+    owner = state.keys.owner(f"Bearer {KEY}".encode())
+    state.per_key.enter(owner, 3)
     statuses = [keyed.post("/v1/completions", asked, **bearer(key)).status for key in (KEY, OTHER)]
-    desk.per_key.leave(owner, 3)
+    state.per_key.leave(owner, 3)
     assert statuses == [429, 200]
     assert keyed.post("/v1/completions", asked, **bearer(KEY)).status == 200
-    assert desk.per_key._under_way == {}
+    assert state.per_key._under_way == {}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_cors_only_where_asked_for(served: Client, open_server: Serve) -> None:
 
 
 def test_until_the_model_is_loaded(load: Any) -> None:
-    desk = Desk("tiny")
-    client = Client(create_app(desk))
+    state = ServerState("tiny")
+    client = Client(create_app(state))
     assert client.get("/health").json == {"status": "loading"}
     for reply in (client.get("/ready"), client.get("/v1/models"), client.complete("a"), client.get("/metrics")):
         assert (reply.status, reply.error["code"]) == (503, "loading")
@@ -169,17 +169,17 @@ def test_until_the_model_is_loaded(load: Any) -> None:
     from foredraft.serving.model import Serving
 
     model: LanguageModel = load()
-    desk.served = Serving(model.runtime, "tiny")
+    state.served = Serving(model.runtime, "tiny")
     assert (client.get("/health").json, client.get("/ready").status) == ({"status": "ok"}, 200)
     assert client.complete("ab", max_tokens=1).status == 200
-    desk.draining = True
-    desk.served.drain(0.0)
+    state.draining = True
+    state.served.drain(0.0)
     late = client.complete("ab", max_tokens=1)
     assert (late.status, late.error["code"]) == (503, "draining")
     assert int(late.headers["retry-after"]) >= 1
     assert client.get("/ready").status == 503
     assert client.get("/health").json == {"status": "draining"}
-    desk.served.close()
+    state.served.close()
 
 
 def test_nothing_is_fetched_for_the_page(served: Client) -> None:

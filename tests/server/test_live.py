@@ -43,7 +43,7 @@ def error(reply: bytes) -> tuple[int, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def live(open_server: Serve) -> Iterator[Live]:
     client = open_server(limits=LIMITS)
-    with Live(client.app.state.desk) as server:
+    with Live(client.app.state.server) as server:
         yield server
 
 
@@ -176,7 +176,7 @@ def test_a_thousand_connections_and_a_full_queue(open_server: Serve) -> None:
     """None hangs: each gets an answer or a 503 that says when to come again."""
     client = open_server(engine={"slots": 1, "queue": 2})
     body = json.dumps({"prompt": PROMPT, "max_tokens": 60, "ignore_eos": True, "temperature": 0}).encode()
-    with Live(client.app.state.desk) as live:
+    with Live(client.app.state.server) as live:
         connections = []
         for _ in range(1000):
             connections.append(socket.create_connection(("127.0.0.1", live.port), timeout=60))

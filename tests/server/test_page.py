@@ -20,7 +20,7 @@ from tests.tiny import SPECIAL, make_chat_model
 
 pytest.importorskip("uvicorn", reason="the server needs the serve extra")
 from foredraft.server.keys import Keys
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 from tests.server.live import Live
 
 if find() is None:
@@ -78,7 +78,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def live(open_server: Serve) -> Iterator[Live]:
-    with Live(open_server().app.state.desk) as server:
+    with Live(open_server().app.state.server) as server:
         yield server
 
 
@@ -153,7 +153,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, cache: Path, open_server: 
     backend.add_special_tokens(list(SPECIAL))
     backend.save(str(folder / "tokenizer.json"))
     model = foredraft.load(folder, dtype="f64", cache=cache, offline=True)
-    with Live(open_server(model).app.state.desk) as server:
+    with Live(open_server(model).app.state.server) as server:
         yield server
 
 
@@ -198,7 +198,7 @@ def gated(browser: Browser, load: Callable[..., LanguageModel], open_server: Ser
     model, gate = load(drafter="none"), threading.Event()
     client = open_server(model)
     faulty = Faulty.in_(model)
-    with Live(client.app.state.desk) as server:
+    with Live(client.app.state.server) as server:
         yield Page(browser, server).open(), faulty, gate
         gate.set()
 
@@ -275,7 +275,7 @@ def test_a_connection_that_breaks_is_a_sentence(gated: Gate) -> None:
 
 
 def test_a_server_that_has_gone_is_a_sentence(browser: Browser, open_server: Serve) -> None:
-    with Live(open_server().app.state.desk) as server:
+    with Live(open_server().app.state.server) as server:
         page = Page(browser, server).open()
         browser.wait("document.querySelector('#facts').textContent.includes('·')")
     page.ask(PROMPT)
@@ -315,7 +315,7 @@ def test_what_the_server_refuses_is_a_sentence(page: Page) -> None:
 
 
 def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, open_server: Serve) -> None:
-    with Live(open_server(keys=Keys([KEY])).app.state.desk) as server:
+    with Live(open_server(keys=Keys([KEY])).app.state.server) as server:
         page = Page(browser, server).open()
         browser.wait("document.querySelector('#facts').textContent === 'This server needs an API key.'")
         for key, words in (
@@ -337,14 +337,14 @@ def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, open_server: Serv
 
 
 def test_a_model_that_is_being_loaded(browser: Browser, open_server: Serve) -> None:
-    ready: Desk = open_server().app.state.desk
-    desk = Desk("tiny")
-    with Live(desk) as server:
+    ready: ServerState = open_server().app.state.server
+    state = ServerState("tiny")
+    with Live(state) as server:
         page = Page(browser, server).open()
         browser.wait("document.querySelector('#facts').textContent.startsWith('The model tiny is being loaded')")
         page.ask(PROMPT)
         assert page.complaint().startswith("The model tiny is being loaded")
-        desk.served = ready.served
+        state.served = ready.served
         browser.wait("document.querySelector('#facts').textContent.startsWith('tiny · ')")
         assert page.answer(PROMPT, max_tokens="5")
 

@@ -42,8 +42,8 @@ def test_a_stream_is_the_whole(served: Client, alone: LanguageModel, drafted: An
 
 
 def test_multibyte_characters_come_whole(served: Client, alone: LanguageModel) -> None:
-    words = alone.host.tokenizer
-    assert words is not None
+    tokenizer = alone.loaded.tokenizer
+    assert tokenizer is not None
     told = "größer 😀 日本語 " * 3
     prediction = {"type": "content", "content": told}
     regex_like = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": told}}}

@@ -44,8 +44,8 @@ def test_what_an_error_of_the_library_means() -> None:
         (OptionError("n must be"), 400, None),
         (GrammarLimit("too complex"), 400, None),
     ]
-    for fault, status, code in cases:
-        found = refusal(fault, ["prompt", "n"])
+    for error, status, code in cases:
+        found = refusal(error, ["prompt", "n"])
         assert found is not None
         assert (found.status_code, found.code) == (status, code)
     assert refusal(RuntimeError("ours")) is None
@@ -89,10 +89,10 @@ def test_switches_of_a_template(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     source = "{{ bos_token }}{% if enable_thinking is false %}quick{% else %}slow{% endif %}{{ messages|length }}"
     (tmp_path / "chat_template.jinja").write_text(source)
-    words = Tokenizer.from_folder(tmp_path)
-    assert words.render([{"role": "user", "content": "x"}]) == "<s>slow1"
-    assert words.render([], variables=template({"enable_thinking": False})) == "<s>quick0"
-    assert words.render([], variables={"bos_token": "mine"}) == "<s>slow0"  # the tokenizer's own names win
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.render([{"role": "user", "content": "x"}]) == "<s>slow1"
+    assert tokenizer.render([], variables=template({"enable_thinking": False})) == "<s>quick0"
+    assert tokenizer.render([], variables={"bos_token": "mine"}) == "<s>slow0"  # the tokenizer's own names win
     for wrong in (
         {"bos_token": "x"},
         {"enable_thinking": 1},
@@ -104,12 +104,12 @@ def test_switches_of_a_template(tmp_path: Path) -> None:
 
 
 def test_a_prompt_is_its_own_draft() -> None:
-    from foredraft.core.sequence import Sequence as Text
+    from foredraft.core.sequence import TokenSequence
     from foredraft.engine.fixed_planner import FixedQuote
     from foredraft.serving.scoring import PromptDrafter
 
     drafter = PromptDrafter([1, 2, 3, 4, 5])
-    sequences = [Text([1], 5), Text([1, 2, 3, 4], 5), Text([1, 2, 3, 4, 5], 6)]
+    sequences = [TokenSequence([1], 5), TokenSequence([1, 2, 3, 4], 5), TokenSequence([1, 2, 3, 4, 5], 6)]
     drafts = drafter.propose(sequences, [FixedQuote(2)] * 3, [])
     assert [draft.tokens for draft in drafts] == [(2, 3), (5,), ()]
     assert drafts[0] == Draft.chain([2, 3], None, "prompt")
@@ -140,7 +140,7 @@ def test_a_served_name_is_no_path(model: str, name: str) -> None:
 def test_rounds_of_the_last_seconds_only() -> None:
     from foredraft.core.draft import Outcome, Scored
     from foredraft.core.protocols import Round
-    from foredraft.core.sequence import Sequence as Text
+    from foredraft.core.sequence import TokenSequence
     from foredraft.serving.recent_rounds import RecentRounds
 
     now = [100.0]
@@ -150,7 +150,7 @@ def test_rounds_of_the_last_seconds_only() -> None:
             return 0.1 * texts
 
     rounds = RecentRounds(Plans(), 10.0, lambda: now[0])  # type: ignore[arg-type]
-    sequence = Text([1, 2, 3, 4, 5, 6], 99, prompt_length=1)
+    sequence = TokenSequence([1, 2, 3, 4, 5, 6], 99, prompt_length=1)
 
     def see(guesses: int, accepted: int, source: str = "suffix") -> None:
         draft = Draft.chain([1] * guesses, None, source)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from foredraft.models.rope import Rope
-from foredraft.runtime.host import Host, Machine, load_host
+from foredraft.runtime.host import LoadedModel, Machine, open_model
 from foredraft.training.data.shards import Example, narrowed
 from foredraft.training.heads.loss import Ends
 from foredraft.training.heads.module import HeadsShape
@@ -18,8 +18,8 @@ V, H, TAPS, K = 40, 32, 2, 6
 FEW = 24 * 32 * (260 + 3 * (2 * 8 * 6 + 3 * 48)) // 128 + 1  # as ``collect.QUICK``: 24 prompts a batch of tiny models
 
 
-def host_of(folder: Path, cache: Path, **options: Any) -> Host:
-    return load_host(str(folder), Machine(**{"dtype": "f32", "threads": 1, "cache": cache, **options}))
+def host_of(folder: Path, cache: Path, **options: Any) -> LoadedModel:
+    return open_model(str(folder), Machine(**{"dtype": "f32", "threads": 1, "cache": cache, **options}))
 
 
 def shape_of(taps: int = TAPS, theta: float = 100.0) -> HeadsShape:

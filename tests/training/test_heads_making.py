@@ -18,8 +18,8 @@ import pytest
 import foredraft
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
 from foredraft.models.heads.file import read_heads
-from foredraft.runtime.host import Host
-from foredraft.training.data.plans import DraftPlan, HeadsPlan, settle_plan
+from foredraft.runtime.host import LoadedModel
+from foredraft.training.data.plans import DraftPlan, HeadsPlan, parse_plan
 from foredraft.training.heads.draft import DraftMaker
 from foredraft.training.heads.making import HeadsMaker
 from foredraft.training.heads.target import default_taps
@@ -53,7 +53,7 @@ class Shop:
 
     target: Path
     folder: Path
-    host: Host
+    loaded: LoadedModel
     made: Made
     kept: Path
 
@@ -69,10 +69,10 @@ def small_batches() -> Iterator[None]:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     root = tmp_path_factory.mktemp("shop")
     target = make_chat_model(root / "target")
-    host = host_of(target, root / "cache")
+    loaded = host_of(target, root / "cache")
     kept = root / "cache" / "kept.safetensors"
-    made = HeadsMaker(host, root / "work", NAMED, ignore).make(PROMPTS, ["foredraft", "train"], kept)
-    return Shop(target, root / "work", host, made, kept)
+    made = HeadsMaker(loaded, root / "work", NAMED, ignore).make(PROMPTS, ["foredraft", "train"], kept)
+    return Shop(target, root / "work", loaded, made, kept)
 
 
 def same_text(shop: Shop, drafter: str, **options: Any) -> Any:
@@ -114,13 +114,15 @@ def test_how_they_came_about_is_written_down(shop: Shop) -> None:
     history = json.loads((shop.folder / "log.json").read_text())["history"]
     assert history[-1]["loss"] == facts["loss"]
     states = list((shop.folder / "states").iterdir())
-    assert sum(path.stat().st_size for path in states) <= HeadsMaker(shop.host, shop.folder, {}, ignore).work.bound([])
+    assert sum(path.stat().st_size for path in states) <= HeadsMaker(shop.loaded, shop.folder, {}, ignore).work.bound(
+        []
+    )
 
 
 def test_going_on_with_what_is_complete_makes_the_same(shop: Shop, tmp_path: Path) -> None:
     folder = shutil.copytree(shop.folder, tmp_path / "work")
     before = read_heads(folder / "heads.safetensors")[1]
-    maker = HeadsMaker(shop.host, folder, {}, ignore)  # what was named before is known
+    maker = HeadsMaker(shop.loaded, folder, {}, ignore)  # what was named before is known
     assert maker.begun
     assert (maker.plan.tokens, maker.plan.vocabulary) == (1000, 64)
     maker.make(PROMPTS, [])
@@ -138,7 +140,7 @@ def copied(shop: Shop, folder: Path) -> Path:
 
 def test_medusa_heads(shop: Shop, tmp_path: Path) -> None:
     folder = copied(shop, tmp_path / "work")
-    made = HeadsMaker(shop.host, folder, {**NAMED, "kind": "medusa"}, ignore).make(PROMPTS, [])
+    made = HeadsMaker(shop.loaded, folder, {**NAMED, "kind": "medusa"}, ignore).make(PROMPTS, [])
     spec, _ = read_heads(made.path)
     assert (spec.kind, spec.steps) == ("medusa", 4)
     assert len(made.judgement.greedy.conditional) == 4
@@ -161,9 +163,9 @@ def stopping_after(steps: int) -> Callable[..., None]:
 def test_ctrl_c_writes_what_there_is_and_the_rest_follows(shop: Shop, tmp_path: Path) -> None:
     named = {**NAMED, "epochs": 2.0}
     whole, parted = (copied(shop, tmp_path / name) for name in ("whole", "parted"))
-    HeadsMaker(shop.host, whole, named, ignore).make(PROMPTS, [])
+    HeadsMaker(shop.loaded, whole, named, ignore).make(PROMPTS, [])
     kept = tmp_path / "kept.safetensors"
-    stopped = HeadsMaker(shop.host, parted, named, stopping_after(3)).make(PROMPTS, [], kept)
+    stopped = HeadsMaker(shop.loaded, parted, named, stopping_after(3)).make(PROMPTS, [], kept)
     assert not stopped.complete
     assert stopped.path == parted / "heads.safetensors"
     assert not kept.exists()  # nothing finds half-trained heads by itself
@@ -171,7 +173,7 @@ def test_ctrl_c_writes_what_there_is_and_the_rest_follows(shop: Shop, tmp_path: 
         read_heads(stopped.path)[0].provenance["visits"]
         < read_heads(whole / "heads.safetensors")[0].provenance["visits"]
     )
-    done = HeadsMaker(shop.host, parted, {}, ignore).make(PROMPTS, [], kept)
+    done = HeadsMaker(shop.loaded, parted, {}, ignore).make(PROMPTS, [], kept)
     assert done.complete
     assert done.path == kept
     a, b = (read_heads(path)[1] for path in (whole / "heads.safetensors", kept))
@@ -205,13 +207,13 @@ def test_two_trainings_in_one_folder(shop: Shop, tmp_path: Path) -> None:
         partial.write_bytes(b"of the one that is going on")
         try:
             with pytest.raises(StorageError, match=f"another training is going on in {shop.folder}: name another"):
-                HeadsMaker(shop.host, shop.folder, {}, ignore).make(PROMPTS, [])
+                HeadsMaker(shop.loaded, shop.folder, {}, ignore).make(PROMPTS, [])
             assert partial.exists()
         finally:
             partial.unlink()
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write under"):
-        HeadsMaker(shop.host, tmp_path / "file" / "below", NAMED, ignore).make(PROMPTS, [])
+        HeadsMaker(shop.loaded, tmp_path / "file" / "below", NAMED, ignore).make(PROMPTS, [])
 
 
 def test_plans(tmp_path: Path) -> None:
@@ -224,26 +226,26 @@ def test_plans(tmp_path: Path) -> None:
         ({"vocabulary": 3}, "vocabulary must be at least 16"), ({"longest": 1}, "longest must be at least 4, not 1"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=said):
-            settle_plan(HeadsPlan, path, named)
+            parse_plan(HeadsPlan, path, named)
     for layers in (1, 7):
         with pytest.raises(OptionError, match=f"layers must be from 2 to 6, not {layers}"):
             DraftPlan(layers=layers)
     path.write_text(json.dumps({"vocabulary": 100, "epochs": 3, "kind": "medusa"}))
-    plan = settle_plan(HeadsPlan, path, {"epochs": 4.0})
+    plan = parse_plan(HeadsPlan, path, {"epochs": 4.0})
     assert (plan.vocabulary, plan.epochs, plan.kind) == (100, 4.0, "medusa")
     with pytest.raises(OptionError, match=f"kind is medusa in the training under {tmp_path}: name another folder"):
-        settle_plan(HeadsPlan, path, {"kind": "recurrent"})
+        parse_plan(HeadsPlan, path, {"kind": "recurrent"})
     for text in ("[]", "{", '{"other": 1}'):
         path.write_text(text)
         with pytest.raises(StorageError, match=r"plan.json cannot be read: .*; delete it"):
-            settle_plan(HeadsPlan, path, {})
+            parse_plan(HeadsPlan, path, {})
 
 
 def test_more_answers_keep_the_vocabulary(shop: Shop, tmp_path: Path) -> None:
     folder = copied(shop, tmp_path / "work")
-    HeadsMaker(shop.host, folder, {**NAMED, "epochs": 0.2}, ignore).make(PROMPTS, [])
+    HeadsMaker(shop.loaded, folder, {**NAMED, "epochs": 0.2}, ignore).make(PROMPTS, [])
     before = read_heads(folder / "heads.safetensors")[1].raw("vocabulary").tolist()
-    made = HeadsMaker(shop.host, folder, {"tokens": 1500, "epochs": 0.3}, ignore).make(PROMPTS, [])
+    made = HeadsMaker(shop.loaded, folder, {"tokens": 1500, "epochs": 0.3}, ignore).make(PROMPTS, [])
     assert made.tokens > 1300
     assert read_heads(made.path)[1].raw("vocabulary").tolist() == before
 
@@ -254,17 +256,17 @@ def test_answers_that_are_there_are_taken_as_they_are(shop: Shop, tmp_path: Path
     for kind, folder in ((HeadsMaker, copied(shop, tmp_path / "a")), (DraftMaker, copied(shop, tmp_path / "b"))):
         files = sorted((folder / "states").iterdir())
         named = {**rest, "epochs": 0.2, **({"layers": 2} if kind is DraftMaker else {})}
-        maker: Any = kind(shop.host, folder, named, ignore)
+        maker: Any = kind(shop.loaded, folder, named, ignore)
         assert not maker.begun
         assert 1000 <= maker.work.taken == maker.plan.tokens == maker.work.plan.tokens < 1010
         maker.make([], [])
         assert sorted((folder / "states").iterdir()) == files
-        again: Any = kind(shop.host, folder, {"layers": 2} if kind is DraftMaker else {}, ignore)
+        again: Any = kind(shop.loaded, folder, {"layers": 2} if kind is DraftMaker else {}, ignore)
         assert again.begun
         assert (again.plan.tokens, again.work.taken) == (maker.plan.tokens, 0)
-        more: Any = kind(shop.host, folder, {**named, "tokens": 1200}, ignore)
+        more: Any = kind(shop.loaded, folder, {**named, "tokens": 1200}, ignore)
         assert (more.plan.tokens, more.work.taken) == (1200, 0)
-    empty: Any = HeadsMaker(shop.host, tmp_path / "c", rest, ignore)
+    empty: Any = HeadsMaker(shop.loaded, tmp_path / "c", rest, ignore)
     assert (empty.plan.tokens, empty.work.taken) == (HeadsPlan().tokens, 0)
 
 
@@ -274,16 +276,16 @@ def test_what_is_refused_leaves_the_plan(shop: Shop, tmp_path: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(NAMED))
     before = {path: path.read_bytes() for path in folder.glob("*.json")}
     with pytest.raises(OptionError, match="were begun with other prompts"):
-        HeadsMaker(shop.host, folder, {"tokens": 50_000}, ignore).make(PROMPTS, [])
+        HeadsMaker(shop.loaded, folder, {"tokens": 50_000}, ignore).make(PROMPTS, [])
     assert {path: path.read_bytes() for path in folder.glob("*.json")} == before
-    bare = replace(shop.host, tokenizer=None)
+    bare = replace(shop.loaded, tokenizer=None)
     with pytest.raises(PromptError, match="there are no prompts"):
         HeadsMaker(bare, tmp_path / "new", NAMED, ignore).make([], [])
-    assert not HeadsMaker(shop.host, tmp_path / "new", {}, ignore).begun
+    assert not HeadsMaker(shop.loaded, tmp_path / "new", {}, ignore).begun
 
 
 def test_too_little_to_learn_from(shop: Shop, tmp_path: Path) -> None:
-    maker = HeadsMaker(shop.host, tmp_path, {**NAMED, "gigabytes": 4e-6}, ignore)
+    maker = HeadsMaker(shop.loaded, tmp_path, {**NAMED, "gigabytes": 4e-6}, ignore)
     with pytest.raises(PromptError, match=r"answers to (1 text|[02-9] texts) are too few to train on and to judge by"):
         maker.make(PROMPTS, [])
     assert sum(path.stat().st_size for path in (tmp_path / "states").glob("*")) <= 4000
@@ -291,13 +293,13 @@ def test_too_little_to_learn_from(shop: Shop, tmp_path: Path) -> None:
 
 def test_models_that_nothing_is_trained_for(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(DrafterError, match="runs through transformers' own module, for which nothing can be trained"):
-        HeadsMaker(replace(shop.host, folder=None), tmp_path, NAMED, ignore)
+        HeadsMaker(replace(shop.loaded, folder=None), tmp_path, NAMED, ignore)
 
 
 def test_a_draft_model_is_made_of_the_same_answers(shop: Shop, tmp_path: Path) -> None:
     folder = shutil.copytree(shop.folder, tmp_path / "work")
     files = sorted((folder / "states").iterdir())
-    maker = DraftMaker(shop.host, folder, {**NAMED, "layers": 2}, ignore)
+    maker = DraftMaker(shop.loaded, folder, {**NAMED, "layers": 2}, ignore)
     assert not maker.begun
     made = maker.make(PROMPTS, ["argv"])
     assert sorted((folder / "states").iterdir()) == files
@@ -310,17 +312,17 @@ def test_a_draft_model_is_made_of_the_same_answers(shop: Shop, tmp_path: Path) -
     for options in ({}, {"native_tier": "off"}):
         told = same_text(shop, f"model:{made.path}", **options)
         assert told.drafted > 0
-    again = DraftMaker(shop.host, folder, {"layers": 2}, ignore)
+    again = DraftMaker(shop.loaded, folder, {"layers": 2}, ignore)
     assert again.begun
     before = (made.path / "model.safetensors").read_bytes()
     assert again.make(PROMPTS, []).path == made.path
     assert (made.path / "model.safetensors").read_bytes() == before
     with pytest.raises(DrafterError, match="a draft of 3 layers is no smaller than a model of 3"):
-        DraftMaker(shop.host, folder, {**NAMED, "layers": 3}, ignore)
+        DraftMaker(shop.loaded, folder, {**NAMED, "layers": 3}, ignore)
 
 
 def test_other_prompts_in_the_middle_are_refused(shop: Shop, tmp_path: Path) -> None:
     folder = copied(shop, tmp_path / "work")
     (folder / "prompts").write_text("of others")
     with pytest.raises(OptionError, match="were begun with other prompts: name the same file, or another folder"):
-        HeadsMaker(shop.host, folder, {"tokens": 50_000, "epochs": 0.3}, ignore).make(PROMPTS, [])
+        HeadsMaker(shop.loaded, folder, {"tokens": 50_000, "epochs": 0.3}, ignore).make(PROMPTS, [])

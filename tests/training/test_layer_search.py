@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from foredraft.core.noise import Noise
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import read_choice
-from foredraft.runtime.host import Host, Machine, load_host
-from foredraft.training.layers import finding as layers
+from foredraft.runtime.host import LoadedModel, Machine, open_model
+from foredraft.training.layers import finding as finding
 from foredraft.training.layers import search as layer_search
 from foredraft.training.layers.answers import Answer, greedy_answers
 from foredraft.training.layers.costs import Costs, measure_costs
@@ -44,7 +44,7 @@ def quiet(done: int, total: int, label: str = "", note: str = "") -> bool:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """A model, half of whose sub-layers add next to nothing."""
     folder = make_chat_model(tmp_path_factory.mktemp("planted") / "tiny", num_hidden_layers=5)
 
@@ -56,21 +56,21 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
                     tensors[name] *= 1e-4 if part in FAINT else 3.0
 
     broken(folder, plant)
-    return load_host(folder, Machine(dtype="f32", threads=1, cache=tmp_path_factory.mktemp("cache")))
+    return open_model(folder, Machine(dtype="f32", threads=1, cache=tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="module")
-def answers(host: Host) -> list[Answer]:
+def answers(loaded: LoadedModel) -> list[Answer]:
     heard: list[tuple[int, int]] = []
     prompts = [list(b"hello"), list(b"what is this"), [7]]
-    found = greedy_answers(host, prompts, 24, lambda done, of: heard.append((done, of)))
+    found = greedy_answers(loaded, prompts, 24, lambda done, of: heard.append((done, of)))
     assert heard == [(0, 3), (3, 3)]
     return found
 
 
 @pytest.fixture
-def windows(host: Host, answers: list[Answer]) -> Iterator[Windows]:
-    made = Windows(host.target.model, answers, quiet, count=12)  # type: ignore[arg-type]
+def windows(loaded: LoadedModel, answers: list[Answer]) -> Iterator[Windows]:
+    made = Windows(loaded.target.model, answers, quiet, count=12)  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -81,22 +81,22 @@ def search_of(windows: Windows, path: Path, over: Any = lambda: False, costs: Co
 
 @pytest.mark.parametrize("sub_layers", [(0, 1, 4, 6, 7), (0, 1, 2, 3), (1, 7), tuple(range(10))])
 def test_a_window_says_what_a_round_would_accept(
-    host: Host, answers: list[Answer], windows: Windows, sub_layers: tuple[int, ...]
+    loaded: LoadedModel, answers: list[Answer], windows: Windows, sub_layers: tuple[int, ...]
 ) -> None:
     """Draft from each window's place over the target's own cache: the leading right guesses are the same."""
-    drafter = drafter_of(host, sub_layers)
+    drafter = drafter_of(loaded, sub_layers)
     accepted = []
     for window in windows._windows:
         start = window.rows.start
         answer = next(a for a in answers if a.tokens[start : start + len(window.rows.tokens)] == window.rows.tokens)
-        text = Text(list(answer.tokens[: start + 1]), limit=500)
-        host.target.begin(text)
-        host.target.score([text], [drafter.propose([text], [FixedQuote(0)], [Noise(0)])[0]])
-        host.target.rewind(text, start)
-        guesses = drafter.propose([text], [FixedQuote(len(window.targets))], [Noise(0)])[0].tokens
+        sequence = TokenSequence(list(answer.tokens[: start + 1]), limit=500)
+        loaded.target.begin(sequence)
+        loaded.target.score([sequence], [drafter.propose([sequence], [FixedQuote(0)], [Noise(0)])[0]])
+        loaded.target.rewind(sequence, start)
+        guesses = drafter.propose([sequence], [FixedQuote(len(window.targets))], [Noise(0)])[0].tokens
         right = [a == b for a, b in zip(guesses, window.targets, strict=True)]
         accepted.append(([*right, False]).index(False))
-        host.target.end(text)
+        loaded.target.end(sequence)
     runs = windows.runs(sub_layers)
     assert sum(runs.survived) == sum(accepted)
     assert runs.survived[0] == sum(count > 0 for count in accepted)
@@ -130,14 +130,14 @@ def test_costs_weigh_a_set() -> None:
     assert COSTS.best(never, (0,))[1] == 1
 
 
-def test_measured_costs_are_of_this_model(host: Host, answers: list[Answer]) -> None:
-    costs = measure_costs(host, answers, 5, turns=2)
+def test_measured_costs_are_of_this_model(loaded: LoadedModel, answers: list[Answer]) -> None:
+    costs = measure_costs(loaded, answers, 5, turns=2)
     assert len(costs.rounds) == WIDTH + 1
     assert list(costs.rounds) == sorted(costs.rounds)
     assert min(costs.rounds) > 0
-    assert min(costs.base, costs.attention, costs.gated) >= 0
+    assert min(costs.base, costs.attention, costs.mlp) >= 0
     assert costs.step(range(10)) > 0
-    assert host.target.slots.free == len(host.target.slots)
+    assert loaded.target.slots.free == len(loaded.target.slots)
 
 
 def test_planted_redundancy_is_found(windows: Windows, tmp_path: Path) -> None:
@@ -225,18 +225,18 @@ def test_a_damaged_state_that_parses_counts_as_none(tmp_path: Path, sound: str, 
     assert open_state(path, "k") == State(path, "k")
 
 
-def test_answers_end_with_their_time(host: Host) -> None:
+def test_answers_end_with_their_time(loaded: LoadedModel) -> None:
     """After one round for the first eight prompts, of twenty: each has said one token."""
-    found = greedy_answers(host, [[7]] * 20, 24, lambda done, of: None, lambda: True)
+    found = greedy_answers(loaded, [[7]] * 20, 24, lambda done, of: None, lambda: True)
     assert [(len(answer.tokens), answer.prompt) for answer in found] == [(2, 1)] * 8
 
 
-def test_a_search_bounds_its_answers(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_bounds_its_answers(loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [[*b"hello", part] for part in range(30)]
-    found = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, quiet).train("here")
+    found = LayerTrainer(loaded, prompts, tmp_path / "s.json", PLAN, quiet).train("here")
     assert (found.answered, found.prompts) == (PLAN.windows, 30)  # no more answers than windows
     monkeypatch.setattr(LayerTrainer, "_used", lambda self: 2.0)
-    late = LayerTrainer(host, prompts[:2], tmp_path / "t.json", PLAN, quiet)
+    late = LayerTrainer(loaded, prompts[:2], tmp_path / "t.json", PLAN, quiet)
     with pytest.raises(PromptError, match="too short to draft in"):
         late.train("here")
     assert not (tmp_path / "t.json").exists()  # what is of no use blocks no later search
@@ -248,10 +248,10 @@ def test_a_search_bounds_its_answers(host: Host, tmp_path: Path, monkeypatch: py
     assert late.train("here").cut == 1
 
 
-def test_long_answers_have_few_windows(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_answers_have_few_windows(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foredraft.training.layers.windows.ROOM", 100)
     many = [Answer(tuple(range(40)), 2) for _ in range(20)]
-    made = Windows(host.target.model, many, quiet, count=12)  # type: ignore[arg-type]
+    made = Windows(loaded.target.model, many, quiet, count=12)  # type: ignore[arg-type]
     assert len(made._windows) == 8
     made.close()
 
@@ -270,30 +270,30 @@ def test_a_spread_is_that_of_answers_and_repeats() -> None:
     assert (low, high) == (1.0, 3.0)
 
 
-def test_rounds_walked_through(host: Host, answers: list[Answer]) -> None:
+def test_rounds_walked_through(loaded: LoadedModel, answers: list[Answer]) -> None:
     whole = tuple(range(10))
-    yields = walk(host, answers, whole, 3)
+    yields = walk(loaded, answers, whole, 3)
     assert yields == sorted(yields)
     assert yields[0] > 1.8  # the last round of an answer may have no room for a guess
     known = Candidate(whole, Runs((1,) * WIDTH, (1,) * WIDTH, 8, 8), 1.0, 3)
     other = Candidate((0, 1), known.runs, 2.0, 2)
-    assert best_trial(host, answers, lambda tokens, k, leader: tokens * k, [other, known]) == (known, 5)
-    assert best_trial(host, answers, lambda tokens, k, leader: -k - len(leader.sub_layers), [known, other]) == (
+    assert best_trial(loaded, answers, lambda tokens, k, leader: tokens * k, [other, known]) == (known, 5)
+    assert best_trial(loaded, answers, lambda tokens, k, leader: -k - len(leader.sub_layers), [known, other]) == (
         other,
         1,
     )
 
 
-def test_a_trial_ends_when_it_is_told_to(host: Host, answers: list[Answer]) -> None:
+def test_a_trial_ends_when_it_is_told_to(loaded: LoadedModel, answers: list[Answer]) -> None:
     candidate = Candidate((0, 1, 4, 6, 7), Runs((1,) * WIDTH, (1,) * WIDTH, 8, 8), 1.0, 3)
-    trial = measure(host, answers, candidate, 2, 1, lambda done, of: False)
+    trial = measure(loaded, answers, candidate, 2, 1, lambda done, of: False)
     assert (trial.answers, trial.identical) == (1, 1)
     assert 1 <= trial.tokens < len(answers[0].tokens) - answers[0].prompt - 1  # in the midst of the answer
     assert min(trial.predicted, trial.measured, trial.cost) > 0
     assert 1 <= trial.tokens_a_round <= 3
 
 
-def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
+def test_from_prompts_to_a_file(loaded: LoadedModel, tmp_path: Path) -> None:
     labels: list[str] = []
 
     def tell(done: int, total: int, label: str, note: str = "") -> None:
@@ -305,7 +305,7 @@ def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
             assert "1 guesses" not in note
 
     prompts = [list(b"hello"), list(b"what is this")]
-    trainer = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, tell)
+    trainer = LayerTrainer(loaded, prompts, tmp_path / "s.json", PLAN, tell)
     found = trainer.train("here, 2 cores")
     said = list(dict.fromkeys(labels))
     assert said[:3] + said[4:] == ["answering", "preparing", "measuring costs", "measuring"]
@@ -313,7 +313,7 @@ def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
     save(found, tmp_path / "choice.json")
     choice = read_choice(tmp_path / "choice.json")
     assert choice == found.choice
-    assert (choice.model, choice.identity, choice.machine) == (host.name, host.identity, "here, 2 cores")
+    assert (choice.model, choice.identity, choice.machine) == (loaded.name, loaded.identity, "here, 2 cores")
     assert choice.prediction_error == abs(choice.predicted_tokens_per_s / choice.measured_tokens_per_s - 1)
     assert (found.trial.identical, found.trial.answers) == (2, 2)
     assert found.known == 0
@@ -321,30 +321,30 @@ def test_from_prompts_to_a_file(host: Host, tmp_path: Path) -> None:
     assert (choice.measured_from, choice.measured_to) == found.trial.interval
     assert choice.measured_from <= min(found.trial.repeats) <= max(found.trial.repeats) <= choice.measured_to
     assert choice.measured_tokens == found.trial.tokens == 2 * (PLAN.tokens - 1)
-    assert not choice.told  # 38 tokens say nothing
-    again = LayerTrainer(host, prompts, tmp_path / "s.json", PLAN, tell)
+    assert not choice.conclusive  # 38 tokens say nothing
+    again = LayerTrainer(loaded, prompts, tmp_path / "s.json", PLAN, tell)
     assert len(again.state.tried) >= 10
     labels.clear()
     assert again.train("here").known == len(trainer.state.tried)
     assert "answering" not in labels
-    other = LayerTrainer(host, prompts[:1], tmp_path / "s.json", PLAN, tell)
+    other = LayerTrainer(loaded, prompts[:1], tmp_path / "s.json", PLAN, tell)
     assert other.state.tried == {}
 
 
-def test_what_cannot_be_searched(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_searched(loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ({"minutes": 0}, {"minutes": float("nan")}, {"tokens": 3}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be"):
             LayerPlan(**wrong)
-    with pytest.raises(OptionError, match=f"tokens must be fewer than the {host.context} of the context, not 512"):
-        LayerTrainer(host, [[7]], tmp_path / "s.json", replace(PLAN, tokens=512), quiet)
-    short = LayerTrainer(host, [[7]], tmp_path / "s.json", PLAN, quiet)
+    with pytest.raises(OptionError, match=f"tokens must be fewer than the {loaded.context} of the context, not 512"):
+        LayerTrainer(loaded, [[7]], tmp_path / "s.json", replace(PLAN, tokens=512), quiet)
+    short = LayerTrainer(loaded, [[7]], tmp_path / "s.json", PLAN, quiet)
     short.state.answers = [Answer((7, 1, 2), 1)]
     with pytest.raises(PromptError, match="too short to draft in"):
         short.train("here")
-    generic = replace(host, target=CachedTarget(TableModel(Table.random(3, 12, scale=1.0))))  # type: ignore[arg-type]
+    generic = replace(loaded, target=CachedTarget(TableModel(Table.random(3, 12, scale=1.0))))  # type: ignore[arg-type]
     with pytest.raises(DrafterError, match="layers is not available for a model that runs through transformers"):
         LayerTrainer(generic, [[7]], tmp_path / "u.json", PLAN, quiet)
-    stopped = LayerTrainer(host, [[7]], tmp_path / "t.json", PLAN, quiet)
-    monkeypatch.setattr(layers.LayerSearch, "run", lambda self: None)
+    stopped = LayerTrainer(loaded, [[7]], tmp_path / "t.json", PLAN, quiet)
+    monkeypatch.setattr(finding.LayerSearch, "run", lambda self: None)
     with pytest.raises(DrafterError, match="stopped before it had tried anything"):
         stopped.train("here")

@@ -65,18 +65,18 @@ def test_the_limit_is_never_exceeded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "bad disk")])
-def test_a_full_disk_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: OSError) -> None:
+def test_a_full_disk_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     shards = filled(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
     def half(tensors: Any, path: Path, *_: Any) -> None:
         path.write_bytes(b"half")
-        raise fault
+        raise error
 
     assert shards.add(example(50))
     monkeypatch.setattr(shards_module, "save_file", half)
     with pytest.raises(
-        StorageError, match=rf"cannot write under {tmp_path}: {fault.strerror.lower()}; .*another folder$"
+        StorageError, match=rf"cannot write under {tmp_path}: {error.strerror.lower()}; .*another folder$"
     ):
         shards.flush()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -69,9 +69,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     check_plan(lengths, options["max_tokens"])
     texts, tasks = _prompts(args, console)
     model = _load(args, console)
-    if model.host.off is not None:
-        raise OptionError(f"there is nothing to compare: {model.host.off}")
-    ids = token_ids(texts, model.host, console)
+    if model.loaded.no_speculation_reason is not None:
+        raise OptionError(f"there is nothing to compare: {model.loaded.no_speculation_reason}")
+    ids = token_ids(texts, model.loaded, console)
     peers, absent = _peers(args, model, max(map(len, ids)) + options["max_tokens"])
     bench = Bench(
         Subject(model, ids, options),
@@ -122,12 +122,12 @@ class Subject:
     def answer(self, prompt: int, drafter: str | Drafter, draft_tokens: int | None = None) -> Answered:
         """Answer a prompt. Raises what generation does, and DrafterError where a drafter was dropped on the way."""
         from foredraft.measure.bench.bench import Answered
-        from foredraft.options import settle
+        from foredraft.options import parse_options
         from foredraft.planning.choose import Chooser
 
         length = "auto" if draft_tokens is None else draft_tokens
         asked: Options = {**self._options, "drafter": drafter, "draft_tokens": length}
-        drafting = self._model.runtime.drafters.of(settle(asked))
+        drafting = self._model.runtime.drafters.of(parse_options(asked))
         before = _faults(drafting)
         result = self._model.generate(self._prompts[prompt], **asked)
         if isinstance(drafting, Chooser) and _faults(drafting) > before:  # the answer went on without it
@@ -137,16 +137,16 @@ class Subject:
     def replay(self, prompt: int, drafter: str, draft_tokens: int, answer: Sequence[int]) -> Sequence[Spent]:
         """Return the rounds at a fixed length: without the target's passes where the drafter can do without them."""
         from foredraft.measure.bench.oracle import replay, replayable
-        from foredraft.options import settle
+        from foredraft.options import parse_options
         from foredraft.runtime.request import Requests
 
-        settings = settle({**self._options, "drafter": drafter, "draft_tokens": draft_tokens})
+        settings = parse_options({**self._options, "drafter": drafter, "draft_tokens": draft_tokens})
         drafting = self._model.runtime.drafters.of(settings)
         if not replayable(drafting):
             return self.answer(prompt, drafter, draft_tokens).rounds
-        host = self._model.host
-        (request,) = Requests(host).make(self._prompts[prompt], settings)
-        return replay(drafting, request.sequence, answer, draft_tokens, host.target.vocabulary)
+        loaded = self._model.loaded
+        (request,) = Requests(loaded).make(self._prompts[prompt], settings)
+        return replay(drafting, request.sequence, answer, draft_tokens, loaded.target.vocabulary)
 
     def _look(self, planner: Planner) -> Watch:  # noqa: ARG002 - a stopwatch asks nobody
         from foredraft.measure.bench.rounds import Stopwatch
@@ -176,7 +176,7 @@ def _drafters(named: str | None) -> tuple[str, ...]:
 
 def _options(args: argparse.Namespace) -> Any:
     """Return the options of every answer. A drawn text has a seed, so that it is the same whoever drafts."""
-    from foredraft.options import settle
+    from foredraft.options import parse_options
 
     options: dict[str, Any] = {"max_tokens": MAX_TOKENS if args.max_tokens is None else args.max_tokens}
     if args.temperature:
@@ -185,7 +185,7 @@ def _options(args: argparse.Namespace) -> Any:
             raise OptionError("--peers compares greedy decoding, for no two libraries draw alike: no --temperature")
     elif args.seed is not None:
         raise OptionError("seed has nothing to seed: greedy decoding draws nothing, give --temperature too")
-    settle(options)  # type: ignore[arg-type]
+    parse_options(options)  # type: ignore[arg-type]
     return options
 
 
@@ -217,7 +217,7 @@ def _load(args: argparse.Namespace, console: Console) -> LanguageModel:
 def _peers(args: argparse.Namespace, model: LanguageModel, longest: int) -> tuple[Sequence[Peer], dict[str, str]]:
     from foredraft.measure.bench.peers import find_peers
 
-    return find_peers(model.host, args.model, args.threads, longest) if args.peers else ((), {})
+    return find_peers(model.loaded, args.model, args.threads, longest) if args.peers else ((), {})
 
 
 def _absent(name: str, why: str) -> dict[str, Any]:
@@ -226,12 +226,12 @@ def _absent(name: str, why: str) -> dict[str, Any]:
 
 
 def _about(model: LanguageModel, bench: Bench, options: Options) -> dict[str, Any]:
-    host = model.host
+    loaded = model.loaded
     return {
-        "model": host.name,
-        "system_fingerprint": host.fingerprint,
-        "tier": host.tier,
-        "dtype": host.dtype,
+        "model": loaded.name,
+        "system_fingerprint": loaded.fingerprint,
+        "tier": loaded.tier,
+        "dtype": loaded.dtype,
         "prompts": len(bench.plain.answers),
         "max_tokens": bench.max_tokens,
         "temperature": options.get("temperature", 0.0),

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise OptionError("--scope is for import and clear: show lists every scope")
         try:
             check_scope(args.scope)
-        except OptionError as fault:
-            raise OptionError(str(fault).replace("cache_scope", "--scope", 1)) from fault
+        except OptionError as error:
+            raise OptionError(str(error).replace("cache_scope", "--scope", 1)) from error
     for name, given in (("--model", args.model is not None), ("--offline", args.offline)):
         if given and action != "import":
             raise OptionError(f"{name} is for import: leave it out")

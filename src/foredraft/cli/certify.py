@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foredraft.core.protocols import Drafter
     from foredraft.measure.certificate.certificate import Certifier
     from foredraft.measure.certificate.plan import Check, Plan
-    from foredraft.runtime.host import Host, Machine
+    from foredraft.runtime.host import LoadedModel, Machine
 
 _EPILOG: Final = """\
 examples:
@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument("--prompts", metavar="FILE", help="JSON lines with prompt or turns (each turn on its own)")
     group.add_argument("--tokens", metavar="N", type=whole, help="longest answer (default 64)")
     group.add_argument(
-        "--samples", metavar="N", type=whole, help="answers in each test of the law (default 48 of 64 tokens)"
+        "--samples", metavar="N", type=whole, help="answers in each test of the distribution (default 48 of 64 tokens)"
     )
     group.add_argument("--seed", metavar="N", type=whole, help="other noise than that of seed 0")
     arguments.add_machine(parser)
@@ -112,23 +112,23 @@ def _prompts(name: str, console: Console) -> list[str]:
 def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], console: Console) -> Certifier:
     from foredraft.measure.certificate.certificate import Certifier
     from foredraft.runtime.drafter_names import make_drafter
-    from foredraft.runtime.drafters import remarks, slower_paths
+    from foredraft.runtime.drafters import notes_of, slower_paths
 
-    host = load_bare(args, console)
-    ids = token_ids(prompts, host, console)
-    load_draft = load_drafts(args, console, host)
+    loaded = load_bare(args, console)
+    ids = token_ids(prompts, loaded, console)
+    load_draft = load_drafts(args, console, loaded)
     names = tuple(dict.fromkeys(args.drafter or ["auto"]))
     for name in names:
         find_own_classes(name)
     notices: dict[str, None] = {}
 
     def make(name: str, length: int | None) -> Drafter:
-        drafter = make_drafter(name, host, load_draft, length, args.draft_temperature)
-        notices.update(dict.fromkeys(slower_paths(drafter) + remarks(drafter)))
+        drafter = make_drafter(name, loaded, load_draft, length, args.draft_temperature)
+        notices.update(dict.fromkeys(slower_paths(drafter) + notes_of(drafter)))
         return drafter
 
     certifier = Certifier(
-        host,
+        loaded,
         names,
         make,
         ids,
@@ -141,7 +141,7 @@ def _certifier(args: argparse.Namespace, plan: Plan, prompts: Sequence[str], con
     return certifier
 
 
-def load_drafts(args: argparse.Namespace, console: Console, target: Host) -> _Drafts:
+def load_drafts(args: argparse.Namespace, console: Console, target: LoadedModel) -> _Drafts:
     """Return what loads draft models for a target by name, as the options say."""
     return _Drafts(machine_of(args, console), console, target)
 
@@ -149,28 +149,28 @@ def load_drafts(args: argparse.Namespace, console: Console, target: Host) -> _Dr
 class _Drafts:
     """Loads each draft model once, under the target's machine options; its context is its own."""
 
-    def __init__(self, machine: Machine, console: Console, target: Host) -> None:
+    def __init__(self, machine: Machine, console: Console, target: LoadedModel) -> None:
         self._machine = machine
         self._console = console
         self._target = target
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, LoadedModel] = {}
 
-    def __call__(self, name: str) -> Host:
-        from foredraft.runtime.host import load_draft_host
+    def __call__(self, name: str) -> LoadedModel:
+        from foredraft.runtime.host import open_draft_model
 
         if name not in self._hosts:
-            self._hosts[name] = load_draft_host(name, self._machine, self._target, self._console.progress)
+            self._hosts[name] = open_draft_model(name, self._machine, self._target, self._console.progress)
         return self._hosts[name]
 
 
 def _document(certifier: Certifier, checks: Sequence[Check], prompts: int) -> dict[str, Any]:
-    host, plan = certifier.host, certifier.plan
+    loaded, plan = certifier.loaded, certifier.plan
     return {
         "ok": all(check.ok for check in checks),
-        "model": host.name,
-        "system_fingerprint": host.fingerprint,
-        "tier": host.tier,
-        "dtype": host.dtype,
+        "model": loaded.name,
+        "system_fingerprint": loaded.fingerprint,
+        "tier": loaded.tier,
+        "dtype": loaded.dtype,
         "drafters": list(certifier.drafters),
         "rules": list(plan.rules),
         "prompts": prompts,
@@ -182,10 +182,10 @@ def _document(certifier: Certifier, checks: Sequence[Check], prompts: int) -> di
 
 
 def _heading(certifier: Certifier, prompts: int) -> str:
-    host, plan = certifier.host, certifier.plan
+    loaded, plan = certifier.loaded, certifier.plan
     many = "" if prompts == 1 else "s"
     return harmless(
-        f"{host.name} · {host.tier} {host.dtype} · {prompts} prompt{many} · answers of {plan.tokens} tokens"
+        f"{loaded.name} · {loaded.tier} {loaded.dtype} · {prompts} prompt{many} · answers of {plan.tokens} tokens"
     )
 
 

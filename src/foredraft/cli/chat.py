@@ -96,8 +96,8 @@ class _Chat:
                 if words := line.strip():
                     yield words
             return
-        host = self._model.host
-        self._console.remark(f"{host.name} · {host.tier} {host.dtype} on {host.device} · /help for help")
+        loaded = self._model.loaded
+        self._console.remark(f"{loaded.name} · {loaded.tier} {loaded.dtype} on {loaded.device} · /help for help")
         with suppress(ImportError):  # absent on some systems; lines are then edited by the terminal alone
             import readline  # noqa: F401 - importing it is what gives input() its editing
         while True:
@@ -118,10 +118,10 @@ class _Chat:
             return self._command(words)
         try:
             self._speak(words)
-        except ForedraftError as fault:
+        except ForedraftError as error:
             if not self._interactive:
                 raise
-            self._console.say(as_options(str(fault)))
+            self._console.say(as_options(str(error)))
         except KeyboardInterrupt:
             if not self._interactive:
                 raise

@@ -96,7 +96,7 @@ def _runner(asked: str | None, packages: dict[str, str | None]) -> dict[str, Any
     facts["dtype_gguf"] = "bf16" if runner.why_not_blocks(asked, None) else "file"
     found = retrieval()
     facts["retrieval"] = found.name
-    facts["notices"] = [said for said in (notice, native["notice"], found.notice) if said is not None]
+    facts["notices"] = [note for note in (notice, native["notice"], found.notice) if note is not None]
     if device == "cpu" and native["tiers"]:
         facts["tier"] = f"native-{native['tiers'][0]}"
     elif packages["torch"] is not None:
@@ -133,8 +133,8 @@ def _network(console: Console) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=_PATIENCE_S):
             return {"hub": hub, "answers": True, "reason": None}
-    except (OSError, ValueError) as fault:
-        return {"hub": hub, "answers": False, "reason": str(fault)}
+    except (OSError, ValueError) as error:
+        return {"hub": hub, "answers": False, "reason": str(error)}
 
 
 def _warnings(facts: dict[str, Any]) -> list[str]:

@@ -34,9 +34,9 @@ examples:
   foredraft explain @question.txt --drafter suffix+model:PATH --draft-tokens 4
   foredraft explain "Once" --raw --temperature 0.8 --rule ratio --json
 
-A line a round. Behind each guess stands its chance under the model's law, and the one it was drawn with (= where the
-guess was certain of itself), or nothing where both were certain; ✗ marks what was refused, and what follows that was
-not looked at.
+A line a round. Behind each guess stands its chance under the model's distribution, and the one it was drawn with
+(= where the guess was certain of itself), or nothing where both were certain; ✗ marks what was rejected, and what
+follows that was not looked at.
 """
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = 32  # columns before the guesses
@@ -92,7 +92,7 @@ def _traced(model: LanguageModel, prompt: str, options: Options, console: Consol
     traces: list[Trace] = []
 
     def look(planner: Planner) -> Watch:
-        traces.append(Trace(planner, model.host.sampler.logprobs, model.host.tokenizer))
+        traces.append(Trace(planner, model.loaded.sampler.logprobs, model.loaded.tokenizer))
         return traces[0]
 
     model.onlookers.append(look)
@@ -120,9 +120,9 @@ def _place(name: str) -> Path:
             raise StorageError(f"--html: {name!r:.80} {what}: name a file")
         if path.exists() and not path.is_file():
             raise StorageError(f"--html: {name!r:.80} is not a regular file: name one")
-    except (OSError, ValueError) as fault:  # a name that no file can have, a folder that may not be read
-        why = getattr(fault, "strerror", None) or fault
-        raise StorageError(f"--html: {name!r:.80} cannot be written: {why}") from fault
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
+        why = getattr(error, "strerror", None) or error
+        raise StorageError(f"--html: {name!r:.80} cannot be written: {why}") from error
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise StorageError(f"--html: {name!r:.80} may not be written")
     return path
@@ -136,8 +136,8 @@ def _write(path: Path, prompt: str, result: Result, trace: Trace) -> None:
     text = page("foredraft explain", prompt, facts, trace.rounds)
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as fault:
-        raise StorageError(f"--html: {str(path)!r:.80} cannot be written: {fault.strerror}") from fault
+    except OSError as error:
+        raise StorageError(f"--html: {str(path)!r:.80} cannot be written: {error.strerror}") from error
 
 
 def _rule(result: Result) -> str:

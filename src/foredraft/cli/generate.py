@@ -161,11 +161,11 @@ class Many:
                 self._console.progress.status(f"prompt {done + 1} of {len(lines)} …")
                 try:
                     self._line(line)
-                except _OF_ONE_LINE as fault:
+                except _OF_ONE_LINE as error:
                     self._whole = False
-                    self._console.say(as_options(f"line {line.number}: {fault}"))
-                except ForedraftError as fault:
-                    fault.args = (f"line {line.number}: {fault}",)
+                    self._console.say(as_options(f"line {line.number}: {error}"))
+                except ForedraftError as error:
+                    error.args = (f"line {line.number}: {error}",)
                     raise
         finally:
             self._report()
@@ -182,10 +182,10 @@ class Many:
                 return
             for stream in _streams(self._model, line, **options):
                 self._stream(line, stream)
-        except _OF_ONE_LINE as fault:
+        except _OF_ONE_LINE as error:
             mine = self._of(line)
             if not mine or "error" not in mine[-1]:  # it had no answer to tell of it
-                self._entries.append({"line": line.number, "turn": len(mine), "error": str(fault)})
+                self._entries.append({"line": line.number, "turn": len(mine), "error": str(error)})
             raise
 
     def _several(self, line: Line, options: Options) -> None:

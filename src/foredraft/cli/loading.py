@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foredraft.api import LanguageModel
     from foredraft.core.protocols import Drafter
     from foredraft.options import Options
-    from foredraft.runtime.host import Host, Machine
+    from foredraft.runtime.host import LoadedModel, Machine
 
 _CLASS: Final = re.compile(r"(?:^|\+)\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*(?:$|\+)")
 
@@ -53,8 +53,8 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
         progress=console.progress,
     )
     console.progress.close()
-    for said in [*model.slower_paths, *([] if model.host.news is None else [model.host.news])]:
-        console.say(f"note: {said}")
+    for note in [*model.slower_paths, *([] if model.loaded.install_note is None else [model.loaded.install_note])]:
+        console.say(f"note: {note}")
     return model
 
 
@@ -73,33 +73,33 @@ def machine_of(args: argparse.Namespace, console: Console) -> Machine:
     )
 
 
-def load_bare(args: argparse.Namespace, console: Console) -> Host:
+def load_bare(args: argparse.Namespace, console: Console) -> LoadedModel:
     """Load the model that the options name, without a drafter; say on stderr if a slower path is taken."""
-    from foredraft.runtime.host import load_host
+    from foredraft.runtime.host import open_model
 
     console.progress.status(f"loading {args.model} …")
-    host = load_host(args.model, machine_of(args, console), progress=console.progress)
-    for said in (host.notice, host.news):
-        if said is not None:
-            console.say(f"note: {said}")
-    return host
+    loaded = open_model(args.model, machine_of(args, console), progress=console.progress)
+    for note in (loaded.notice, loaded.install_note):
+        if note is not None:
+            console.say(f"note: {note}")
+    return loaded
 
 
-def token_ids(prompts: Sequence[str], host: Host, console: Console) -> list[list[int]]:
+def token_ids(prompts: Sequence[str], loaded: LoadedModel, console: Console) -> list[list[int]]:
     """Return the prompts' tokens, through the chat template where the model has one."""
-    from foredraft.options import settle
+    from foredraft.options import parse_options
     from foredraft.prompts import prompt_ids
 
-    raw = host.tokenizer is not None and not host.tokenizer.has_chat_template
+    raw = loaded.tokenizer is not None and not loaded.tokenizer.has_chat_template
     if raw:
         console.say("note: this model has no chat template, so it continues the prompts as they are")
-    settings = settle({"raw": True} if raw else {})
+    settings = parse_options({"raw": True} if raw else {})
     ids = []
     for i, prompt in enumerate(prompts, start=1):
         try:
-            ids.append(prompt_ids(prompt, host.tokenizer, settings, host.target.vocabulary, host.context))
-        except PromptError as fault:
-            raise PromptError(f"prompt {i}: {fault}") from fault
+            ids.append(prompt_ids(prompt, loaded.tokenizer, settings, loaded.target.vocabulary, loaded.context))
+        except PromptError as error:
+            raise PromptError(f"prompt {i}: {error}") from error
     return ids
 
 
@@ -125,18 +125,18 @@ def with_generation_config(
     """Return the options with the checkpoint's own sampling where they say nothing, if that was asked for."""
     if not args.generation_config:
         return options
-    from foredraft.options import settle
+    from foredraft.options import parse_options
 
-    named = {} if model.host.folder is None else sampling_of(model.host.folder.path)
+    named = {} if model.loaded.folder is None else sampling_of(model.loaded.folder.path)
     values = {name: value for name, value in named.items() if name not in options}
     if not values:
         console.say("note: the checkpoint's generation_config names no sampling that the options leave open")
     try:
-        settle(cast("Options", values))
-    except OptionError as fault:
+        parse_options(cast("Options", values))
+    except OptionError as error:
         raise OptionError(
-            f"the checkpoint's generation_config cannot be honoured ({fault}): name that option"
-        ) from fault
+            f"the checkpoint's generation_config cannot be honoured ({error}): name that option"
+        ) from error
     return cast("Options", {**options, **values})
 
 
@@ -150,10 +150,10 @@ def sampling_of(folder: Path) -> dict[str, Any]:
         return {}
     try:
         config = parse_json(read_regular(path))
-    except OSError as fault:
-        raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise ModelError(f"{path} is not JSON: {fault}") from fault
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"{path} does not hold an object")
     if config.get("do_sample") is False:

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or OK)
-    except BaseException as fault:
-        return _status_of(fault, console, in_full="--traceback" in words)
+    except BaseException as error:
+        return _status_of(error, console, in_full="--traceback" in words)
 
 
 def _run(words: list[str], console: Console) -> int:
@@ -89,21 +89,21 @@ def _parser() -> Parser:
     return parser
 
 
-def _status_of(fault: BaseException, console: Console, *, in_full: bool) -> int:
+def _status_of(error: BaseException, console: Console, *, in_full: bool) -> int:
     """Tell the user what went wrong, and return the exit status."""
     console.progress.close()
-    if isinstance(fault, BrokenPipeError):
+    if isinstance(error, BrokenPipeError):
         _abandon_stdout()
         return BROKEN_PIPE
     if in_full:
-        traceback.print_exception(fault, file=sys.stderr)
-    if isinstance(fault, KeyboardInterrupt):
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(fault, ForedraftError):
-        console.say(as_options(str(fault)))
+    if isinstance(error, ForedraftError):
+        console.say(as_options(str(error)))
         return REFUSED
     hint = "" if in_full else " (--traceback shows where)"
-    console.say(f"unexpected {type(fault).__name__}: {fault}{hint}")
+    console.say(f"unexpected {type(error).__name__}: {error}{hint}")
     return UNEXPECTED
 
 

@@ -21,7 +21,7 @@ from foredraft.errors import ForedraftError, OptionError, StorageError
 if TYPE_CHECKING:
     from foredraft.core.protocols import Drafter
     from foredraft.measure.roofline.roofline import Roofline
-    from foredraft.runtime.host import Host
+    from foredraft.runtime.host import LoadedModel
 
 _EPILOG: Final = """\
 examples:
@@ -69,15 +69,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prompts: tuple[str, ...] = QUESTIONS[:_PROMPTS]
     if args.prompts is not None:
         prompts = tuple(turn for line in read_lines(args.prompts, console.stdin) for turn in line.turns)
-    host = load_bare(args, console)
-    ids = token_ids(prompts, host, console)
-    drafters, faults = _made([name for name in names if name != "none"], host, load_drafts(args, console, host))
+    loaded = load_bare(args, console)
+    ids = token_ids(prompts, loaded, console)
+    drafters, faults = _made([name for name in names if name != "none"], loaded, load_drafts(args, console, loaded))
     console.progress.status("measuring …")
-    found = measured(host, drafters, ids, args.tokens or _TOKENS, faults)
+    found = measured(loaded, drafters, ids, args.tokens or _TOKENS, faults)
     console.progress.close()
     if found.busy:
         console.say(busy(found))
-    document = {"model": host.name, "tier": host.tier, "dtype": host.dtype, **found.document()}
+    document = {"model": loaded.name, "tier": loaded.tier, "dtype": loaded.dtype, **found.document()}
     if not args.json:
         for line in lines(found):
             console.print(line)
@@ -103,7 +103,7 @@ def _place(name: str | None) -> Path | None:
 
 
 def _made(
-    names: Sequence[str], host: Host, load_draft: Callable[[Any], Host]
+    names: Sequence[str], loaded: LoadedModel, load_draft: Callable[[Any], LoadedModel]
 ) -> tuple[dict[str, Drafter], dict[str, str]]:
     """Return the drafters by name, and of those that cannot be made why not."""
     from foredraft.runtime.drafter_names import make_drafter
@@ -111,9 +111,9 @@ def _made(
     drafters, faults = {}, {}
     for name in names:
         try:
-            drafters[name] = make_drafter(name, host, load_draft, None, None)
-        except ForedraftError as fault:
-            faults[name] = " ".join(str(fault).split())
+            drafters[name] = make_drafter(name, loaded, load_draft, None, None)
+        except ForedraftError as error:
+            faults[name] = " ".join(str(error).split())
     return drafters, faults
 
 
@@ -180,7 +180,7 @@ def _write(folder: Path, document: dict[str, Any], console: Console) -> None:
     write_whole(folder / "roofline.json", json.dumps(document, indent=1) + "\n")
     try:
         plot(document, folder / "roofline.png", f"{document['model']}, {document['tier']} {document['dtype']}")
-    except OptionError as fault:
-        console.say(str(fault))
-    except OSError as fault:
-        raise StorageError(f"cannot write {folder / 'roofline.png'}: {fault.strerror or fault}") from fault
+    except OptionError as error:
+        console.say(str(error))
+    except OSError as error:
+        raise StorageError(f"cannot write {folder / 'roofline.png'}: {error.strerror or error}") from error

@@ -17,16 +17,16 @@ from foredraft.models.hub.registry import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from foredraft.server.backend import Served
-    from foredraft.server.state import Desk
+    from foredraft.server.state import ServerState
 
 INSTALL: Final = "pip install 'foredraft[serve]'"
 HOST: Final = "127.0.0.1"
 PORT: Final = 8000
 KEY: Final = "FOREDRAFT_API_KEY"
 _SHORTEST_KEY: Final = 8
-_MOST_SLOTS: Final = 256
-_MOST_QUEUE: Final = 65536
-_MOST_SECONDS: Final = 86400.0
+_MAX_SLOTS: Final = 256
+_MAX_QUEUE: Final = 65536
+_MAX_SECONDS: Final = 86400.0
 _EPILOG: Final = f"""\
 examples:
   foredraft serve
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         if args.model != DEFAULT_MODEL:
             raise OptionError("a model and --model are both there: give one")
         args.model = args.served
-    desk = _desk(args, console)
+    state = _server_state(args, console)
     from foredraft.server.run import listen, serve
 
     listener = listen(args.host, args.port)
@@ -92,28 +92,28 @@ def run(args: argparse.Namespace, console: Console) -> int:
     def load() -> Served:
         from foredraft.serving.model import Serving
 
-        return Serving(load_model(args, console).runtime, desk.name, args.slots, args.queue, args.rule or "auto")
+        return Serving(load_model(args, console).runtime, state.name, args.slots, args.queue, args.rule or "auto")
 
     def loaded(served: Served) -> None:
-        console.print(_hello(args, served, port, keyed=bool(desk.keys)))
+        console.print(_hello(args, served, port, keyed=bool(state.keys)))
 
     with listener:
-        return serve(desk, listener, load, loaded, args.drain_seconds, console.remark)
+        return serve(state, listener, load, loaded, args.drain_seconds, console.remark)
 
 
-def _desk(args: argparse.Namespace, console: Console) -> Desk:
+def _server_state(args: argparse.Namespace, console: Console) -> ServerState:
     """Return the server's state, every option checked. Raises OptionError."""
     try:
         from foredraft.server.keys import Keys
         from foredraft.server.limits import Limits
-        from foredraft.server.state import Desk
-    except ModuleNotFoundError as fault:
+        from foredraft.server.state import ServerState
+    except ModuleNotFoundError as error:
         raise OptionError(
-            f"serve needs {(fault.name or '').partition('.')[0]}, which is not installed: {INSTALL}"
-        ) from fault
+            f"serve needs {(error.name or '').partition('.')[0]}, which is not installed: {INSTALL}"
+        ) from error
     for name, least, most in (
-        ("slots", 1, _MOST_SLOTS), ("queue", 1, _MOST_QUEUE), ("port", 0, 65535), ("per_key", 1, _MOST_QUEUE),
-        ("max_body", 1, 1024), ("drain_seconds", 0, _MOST_SECONDS),
+        ("slots", 1, _MAX_SLOTS), ("queue", 1, _MAX_QUEUE), ("port", 0, 65535), ("per_key", 1, _MAX_QUEUE),
+        ("max_body", 1, 1024), ("drain_seconds", 0, _MAX_SECONDS),
     ):  # fmt: skip
         value = getattr(args, name)
         if value is not None and not least <= value <= most:
@@ -122,7 +122,7 @@ def _desk(args: argparse.Namespace, console: Console) -> Desk:
     local = _is_local(args.host)
     if not local and not keys and not args.insecure:
         raise OptionError(f"--host {args.host} lets others in: give --api-key, or --insecure")
-    return Desk(
+    return ServerState(
         name=args.served_name or _name(args.model),
         keys=Keys(keys),
         limits=Limits(body=args.max_body << 20, per_key=args.per_key),

@@ -22,7 +22,7 @@ _OWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _WHAT: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "heads": "a block that goes on from what the model's own layers put out; --drafter heads uses it",
+        "heads": "a layer that goes on from what the model's own layers put out; --drafter heads uses it",
         "draft": "a smaller model made of some of the model's layers; --drafter model:PATH uses it",
         "layers": "which of the model's own sub-layers guess its next tokens best for what they cost; --drafter layers "
         "uses them",

@@ -4,15 +4,15 @@ A token ``x`` was guessed from the law ``q``; the target's law at the same place
 
     accept x with probability min(1, p(x) / q(x)); otherwise draw from the residual  norm(max(0, p - q))
 
-A token emerges by being guessed and accepted, min(q, p), or from the residual after a refusal, max(0, p - q): together
-exactly p (Leviathan et al. 2022, arXiv 2211.17192, theorem 1; Chen et al. 2023, arXiv 2302.01318). Where nothing more
-was guessed, q covers nothing and the residual *is* p: the bonus after a draft that survived whole, and ordinary
-decoding, which is a round with no guesses. Where several guesses share a parent, each is tested against what the
-earlier ones left over (recursive rejection, SpecInfer, arXiv 2305.09781).
+A token emerges by being guessed and accepted, min(q, p), or from the residual after a rejection, max(0, p - q):
+together exactly p (Leviathan et al. 2022, arXiv 2211.17192, theorem 1; Chen et al. 2023, arXiv 2302.01318). Where
+nothing more was guessed, q covers nothing and the residual *is* p: the bonus after a draft that survived whole, and
+ordinary decoding, which is a round with no guesses. Where several guesses share a parent, each is tested against what
+the earlier ones left over (recursive rejection, SpecInfer, arXiv 2305.09781).
 
 That is the ``ratio`` rule. The ``coupled`` rule is the same over one-hot laws: the target's own noise draws its token
 at every place, and what it draws is p. A guess is then accepted iff it *is* that token, whatever q was, and the token
-after a refusal is that token too. The text is the target's own draw, place by place, and no drafter can change it.
+after a rejection is that token too. The text is the target's own draw, place by place, and no drafter can change it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def coupled(p: Laws, draft: Draft, noise: Noise) -> Laws:
 def residual(p: Law, q: Law) -> Law:
     """Return ``norm(max(0, p - q))``, the part of ``p`` that ``q`` failed to cover.
 
-    Where nothing is left but rounding, q covered p whole, a refusal had probability zero, and ``p`` is the answer.
+    Where nothing is left but rounding, q covered p whole, a rejection had probability zero, and ``p`` is the answer.
     """
     if isinstance(p, Point):
         return p  # one token carries all of p: it is what is left, or nothing is

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 from foredraft.core.protocols import Drafter, Quote
 
 if TYPE_CHECKING:
-    from foredraft.core.sequence import Sequence as Text
+    from foredraft.core.sequence import TokenSequence
 
 
 @runtime_checkable
@@ -58,10 +58,10 @@ class Copied(Protocol):
 class Copying(Protocol):
     """A drafter that copies from more than the text, and is told of it beforehand."""
 
-    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
+    def prepare(self, sequence: TokenSequence, prediction: Sequence[int] = (), scope: str | None = None) -> None:
         """Say what is expected of a sequence and whose recent text it may read and adds to, before it begins."""
 
-    def counts(self, sequence: Text) -> Mapping[str, Copied]:
+    def counts(self, sequence: TokenSequence) -> Mapping[str, Copied]:
         """Return what was drafted from each kind of source, "prediction" among them, before the sequence ends."""
 
 
@@ -88,7 +88,7 @@ class FloorQuote(Protocol):
 class Reasoning(Protocol):
     """A planner that says why it decided as it did."""
 
-    def reasons(self, sequence: Text) -> str:
+    def reasons(self, sequence: TokenSequence) -> str:
         """Return why the latest draft of a sequence was as long as it was, in words; empty where there is no reason."""
 
 
@@ -96,7 +96,7 @@ class Reasoning(Protocol):
 class EndWatch(Protocol):
     """A watch of a server that is told of every sequence that ends."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence, whose drafter has forgotten it and whose slot is about to be free."""
 
 

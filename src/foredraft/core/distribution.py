@@ -10,10 +10,10 @@ from foredraft.core.law import Array, Law, Laws
 from foredraft.core.sampling import SamplingParams, argmax_rows, point_at
 
 if TYPE_CHECKING:
-    from foredraft.core.sequence import Sequence as Text
+    from foredraft.core.sequence import TokenSequence
 
 
-def distribution(logits: Array, sequences: Sequence[Text], drafts: Sequence[Draft]) -> list[Laws]:
+def distribution(logits: Array, sequences: Sequence[TokenSequence], drafts: Sequence[Draft]) -> list[Laws]:
     """Return, for each sequence, its law after every node of its draft.
 
     ``logits`` is [R, V], packed as in ``Scored``. Unshaped greedy laws come from one argmax over the pass; the others
@@ -30,7 +30,7 @@ def distribution(logits: Array, sequences: Sequence[Text], drafts: Sequence[Draf
     return laws
 
 
-def law_after(row: Array, sequence: Text, path: tuple[int, ...], params: SamplingParams) -> Law:
+def law_after(row: Array, sequence: TokenSequence, path: tuple[int, ...], params: SamplingParams) -> Law:
     """Return the law of the token after ``path``, guesses beyond the committed sequence, from its logits [V]."""
     return sequence.law(row if sequence.shaping is None else sequence.shaping(row, sequence, path), params)
 
@@ -39,7 +39,7 @@ def _greedy(best: list[tuple[int, float]], start: int) -> Laws:
     return lambda node: point_at(*best[start + 1 + node])
 
 
-def _shaped(logits: Array, start: int, sequence: Text, draft: Draft) -> Laws:
+def _shaped(logits: Array, start: int, sequence: TokenSequence, draft: Draft) -> Laws:
     known: dict[int, Law] = {}  # once a round: a functools.cache takes longer to make than all the rest here
 
     def law(node: int) -> Law:

@@ -47,8 +47,8 @@ class Draft:
         try:
             object.__setattr__(self, "tokens", tuple(index(token) for token in self.tokens))
             object.__setattr__(self, "parents", tuple(index(parent) for parent in self.parents))
-        except TypeError as fault:
-            raise DrafterError(f"the tokens and parents of a draft are whole numbers: {fault}") from fault
+        except TypeError as error:
+            raise DrafterError(f"the tokens and parents of a draft are whole numbers: {error}") from error
         n, who = len(self.tokens), "" if self.source == "none" else f"{self.source}: "
         if self.laws is not None:
             object.__setattr__(self, "laws", tuple(self.laws))
@@ -94,8 +94,8 @@ class Draft:
         if nodes >= len(self):
             return self
         laws = None if self.laws is None else self.laws[:nodes]
-        sure = self.confidences and self.confidences[:nodes]
-        return Draft(self.tokens[:nodes], self.parents[:nodes], laws, self.source, sure)
+        confidences = self.confidences and self.confidences[:nodes]
+        return Draft(self.tokens[:nodes], self.parents[:nodes], laws, self.source, confidences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Kept:
     """What the accept rule decides: the surviving path, and the law of the one token that follows it."""
 
     path: tuple[int, ...]  # nodes, each the parent of the next
-    law: Law  # [V] a residual after a refusal, the target's own (the bonus) otherwise
+    law: Law  # [V] a residual after a rejection, the target's own (the bonus) otherwise
 
 
 @dataclass(frozen=True, slots=True)

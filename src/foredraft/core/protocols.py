@@ -11,14 +11,14 @@ from foredraft.core.draft import Draft, Outcome, Scored
 if TYPE_CHECKING:
     from foredraft.core.law import Laws
     from foredraft.core.noise import Noise
-    from foredraft.core.sequence import Sequence as Text
+    from foredraft.core.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round as it went, the sequences grown: for whoever counts, measures or certifies, and changes nothing."""
 
-    sequences: tuple[Text, ...]  # [B]
+    sequences: tuple[TokenSequence, ...]  # [B]
     outcomes: tuple[Outcome, ...]  # [B]
     scored: Scored
     laws: tuple[Laws, ...]  # [B] the target's, before any coupling; each answers for its outcome's ``nodes``
@@ -47,7 +47,7 @@ class Quote(Protocol):
 class Planner(Protocol):
     """Plain arithmetic over measured costs and observed acceptance."""
 
-    def quote(self, sequences: Sequence[Text]) -> Sequence[Quote]:
+    def quote(self, sequences: Sequence[TokenSequence]) -> Sequence[Quote]:
         """Price one more guess for each sequence; the answer may be no at once."""
         ...
 
@@ -64,12 +64,12 @@ class Target(Protocol):
         """V."""
         ...
 
-    def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
+    def score(self, sequences: Sequence[TokenSequence], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
         """Score every guess in one pass, feeding first whatever the cache lacks of each sequence."""
         ...
 
-    def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
-        """Forget what was refused. Afterwards the cache holds exactly ``len(sequence) - 1`` tokens of each going on."""
+    def keep(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome]) -> None:
+        """Forget what was rejected. Then the cache holds exactly ``len(sequence) - 1`` tokens of each going on."""
         ...
 
 
@@ -82,19 +82,21 @@ class Drafter(Protocol):
     name: str
     taps: tuple[int, ...]
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Meet a sequence, its prompt complete and its answer empty."""
         ...
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> Sequence[Draft]:
         """Guess ahead, a draft a sequence, while its quote says it is worth it. Changes no sequence."""
         ...
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """See what became of the round's drafts, after the sequences have grown."""
         ...
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         ...
 

@@ -15,14 +15,18 @@ from foredraft.core.draft import Draft, Kept, Outcome
 from foredraft.core.law import Dense, Laws, Point
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner, Quote, Round, Target, Watch
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import DrafterError, GenerationError, NumericalError
 
 NO_GUESS = Draft()
 
 
 def run_round(
-    sequences: Sequence[Text], target: Target, drafter: Drafter, planner: Planner, watches: Sequence[Watch] = ()
+    sequences: Sequence[TokenSequence],
+    target: Target,
+    drafter: Drafter,
+    planner: Planner,
+    watches: Sequence[Watch] = (),
 ) -> list[Outcome]:
     """Commit at least one token to every sequence; return what was committed to each.
 
@@ -38,7 +42,7 @@ def run_round(
     verified = perf_counter()
     p = distribution(scored.logits, sequences, drafts)  # greedy is a one-hot p
     outcomes = [decide(*each) for each in zip(sequences, drafts, p, noises, strict=True)]  # 3 and 4
-    target.keep(sequences, outcomes)  # 5  forget what was refused
+    target.keep(sequences, outcomes)  # 5  forget what was rejected
     drafter.observe(sequences, outcomes, scored)
     done = Round(tuple(sequences), tuple(outcomes), scored, tuple(p), began, drafted, verified)
     planner.record(done)
@@ -48,7 +52,11 @@ def run_round(
 
 
 def propose(
-    sequences: Sequence[Text], drafter: Drafter, quotes: Sequence[Quote], noises: Sequence[Noise], vocabulary: int
+    sequences: Sequence[TokenSequence],
+    drafter: Drafter,
+    quotes: Sequence[Quote],
+    noises: Sequence[Noise],
+    vocabulary: int,
 ) -> list[Draft]:
     """Return a draft a sequence: the drafter's, cut to what there is room for; none where no guess has room.
 
@@ -67,7 +75,7 @@ def propose(
     return drafts
 
 
-def check_unchanged(name: str, sequences: Sequence[Text], lengths: Sequence[int]) -> None:
+def check_unchanged(name: str, sequences: Sequence[TokenSequence], lengths: Sequence[int]) -> None:
     """Raise DrafterError if ``propose`` left a sequence with another length than it had."""
     if [len(s) for s in sequences] != lengths:
         raise DrafterError(f"{name}: propose changed a sequence, which it may only read")
@@ -104,11 +112,11 @@ def checked(draft: Draft, name: str, limit: int, vocabulary: int) -> Draft:
             raise DrafterError(f"{name}: guessed token {token}, outside the vocabulary of {vocabulary}")
     for token, law in zip(draft.tokens, draft.laws or (), strict=False):
         if not isinstance(law, Point | Dense):
-            raise DrafterError(f"{name}: a law is a Point, a Dense or a Sparse, not a {type(law).__name__}")
+            raise DrafterError(f"{name}: a distribution is a Point, a Dense or a Sparse, not a {type(law).__name__}")
         if not law.fits(vocabulary):
-            raise DrafterError(f"{name}: not a law over the vocabulary of {vocabulary}: numbers that sum to 1")
+            raise DrafterError(f"{name}: not a distribution over the vocabulary of {vocabulary}: numbers that sum to 1")
         if not law[token] > 0:  # NaN included
-            raise DrafterError(f"{name}: guessed token {token}, which its law rules out")
+            raise DrafterError(f"{name}: guessed token {token}, which its distribution rules out")
     return replace(draft, source=name) if draft.source == NO_GUESS.source else draft
 
 
@@ -117,17 +125,17 @@ def _check_kind(draft: object, lead: str) -> None:
         raise DrafterError(f"{lead}propose gave a {type(draft).__name__} where a Draft belongs")
 
 
-def decide(sequence: Text, draft: Draft, p: Laws, noise: Noise) -> Outcome:
+def decide(sequence: TokenSequence, draft: Draft, p: Laws, noise: Noise) -> Outcome:
     """Accept and commit for one sequence, or end it with the fault that keeps its next token from being drawn."""
     try:
         kept = accept(draft, coupled(p, draft, noise) if noise.coupled else p, noise)  # 3  the surviving path
         return commit(sequence, draft, kept, noise)  # 4  append
-    except (NumericalError, GenerationError) as fault:
-        sequence.fail(fault)
+    except (NumericalError, GenerationError) as error:
+        sequence.fail(error)
         return Outcome(draft, (), 0, (), (), sequence.finish_reason)
 
 
-def commit(sequence: Text, draft: Draft, kept: Kept, noise: Noise) -> Outcome:
+def commit(sequence: TokenSequence, draft: Draft, kept: Kept, noise: Noise) -> Outcome:
     """Append the surviving path and one token drawn from the law after it; stop where the sequence stops."""
     law = kept.law
     last = law.token if isinstance(law, Point) else law.draw(noise.last())  # a number takes time

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from foredraft.core.law import Array, Law
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, law_of
 
-if TYPE_CHECKING:
-    from foredraft.core.sequence import Sequence as Text
-
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class TokenSequence:
     """A prompt and the answer so far, as token ids.
 
     The answer ends, with ``finish_reason`` "stop", at a token of ``stop_ids`` or where ``ends`` says so (it is told
     each answer token once, in order: stop strings); with "length", at ``limit`` tokens in all. ``cancel`` ends it
-    from outside, between rounds; ``fail`` because its law could not be formed, and ``fault`` says why. How a token is
+    from outside, between rounds; ``fail`` because its law could not be formed, and ``error`` says why. How a token is
     drawn is its own: ``params`` and ``noise``, what shapes its logits, and the function from shaped logits to a law.
     Two sequences are equal only if they are the same object. What caches hold of one serves its ``owner`` alone.
     """
@@ -35,7 +32,7 @@ class Sequence:
     ends: Callable[[int], bool] | None = None
     prompt_length: int = -1
     finish_reason: str | None = None
-    fault: Exception | None = None
+    error: Exception | None = None
     owner: str = ""
 
     def __post_init__(self) -> None:
@@ -69,14 +66,14 @@ class Sequence:
         """End the sequence as it stands."""
         self.finish_reason = self.finish_reason or "cancelled"
 
-    def fail(self, fault: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the sequence because no token could be drawn for it."""
-        self.finish_reason, self.fault = "error", fault
+        self.finish_reason, self.error = "error", error
 
 
 class Shaping(Protocol):
     """What happens to one sequence's logits before the temperature: bias, penalties, masks."""
 
-    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+    def __call__(self, row: Array, sequence: TokenSequence, path: tuple[int, ...]) -> Array:
         """Return ``row`` [V] as shaped for the token after ``path``, the guesses beyond the committed sequence."""
         ...

@@ -17,12 +17,12 @@ from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import GenerationError, NumericalError
 from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.native import Chain, NativeHeads
 from foredraft.models.native.sampling import NativeNoise, native_law
-from foredraft.planning.acceptance import sure_of
+from foredraft.planning.acceptance import confidence_of
 
 WINDOW: Final = 1024  # positions that are caught up with, at most: what lies before them is not worth the wait
 _RACERS: Final = 1e-3  # of the likeliest token's chance: who is less likely is not worth a clock
@@ -54,27 +54,29 @@ class HeadsDrafter:
         self.temperature = temperature
         self.draft_tokens = draft_tokens
         self.window = 1 if isinstance(heads, MedusaHeads) else window  # each of those heads reads one position
-        self._texts: dict[Text, _Known] = {}
+        self._texts: dict[TokenSequence, _Known] = {}
         self._broken = 0
 
     @property
     def notice(self) -> str | None:
         """What is slower than it could be, and that nothing more was drafted for some texts; None if all went well."""
         if not self._broken:
-            return self.heads.said
+            return self.heads.note
         texts = "a text" if self._broken == 1 else f"{self._broken} texts"
         broken = f"the heads answered with NaN or infinite logits, so nothing more was drafted for {texts}"
-        return broken if self.heads.said is None else f"{self.heads.said}; {broken}"
+        return broken if self.heads.note is None else f"{self.heads.note}; {broken}"
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Take a slot for a sequence."""
         self._texts[sequence] = _Known(self.heads.take() if isinstance(self.heads, RecurrentHeads) else 0)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> list[Draft]:
         """Guess a chain for each sequence while its quote says it is worth it."""
         return [self._draft(*each) for each in zip(sequences, quotes, noises, strict=True)]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Keep what the tapped layers said of the tokens that stay."""
         for i, (sequence, outcome) in enumerate(zip(sequences, outcomes, strict=True)):
             known = self._texts.get(sequence)
@@ -88,13 +90,13 @@ class HeadsDrafter:
                 states = [_joined(pair) for pair in zip(earlier, states, strict=True)]
             known.add(len(sequence) - 1, states, self.window)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         known = self._texts.pop(sequence, None)
         if known is not None and isinstance(self.heads, RecurrentHeads):
             self.heads.release(known.slot)
 
-    def _draft(self, sequence: Text, quote: Quote, noise: Noise) -> Draft:
+    def _draft(self, sequence: TokenSequence, quote: Quote, noise: Noise) -> Draft:
         known = self._texts.get(sequence)
         if known is None or known.broken or not known.count or known.end != len(sequence) - 1:
             return Draft()
@@ -108,8 +110,8 @@ class HeadsDrafter:
             known.asked = True
             draft, broken = _comb(drawn, quote), drawn.broken
         else:
-            tokens, laws, sure, broken = self._grown(sequence, known, floors, params, noise)
-            draft = replace(Draft.chain(tokens, laws), confidences=tuple(sure))
+            tokens, laws, confidences, broken = self._grown(sequence, known, floors, params, noise)
+            draft = replace(Draft.chain(tokens, laws), confidences=tuple(confidences))
         if broken:
             known.broken = True
             self._broken += 1
@@ -131,14 +133,14 @@ class HeadsDrafter:
         return min(most, self.heads.context - known.read - known.count + 1)
 
     def _grown(
-        self, sequence: Text, known: _Known, floors: Sequence[float], params: SamplingParams, noise: Noise
+        self, sequence: TokenSequence, known: _Known, floors: Sequence[float], params: SamplingParams, noise: Noise
     ) -> tuple[list[int], list[Law] | None, list[float], bool]:
         """Draft a guess at a time: tokens, laws (None: certain), how sure of each, whether they broke."""
         with np.errstate(over="ignore", invalid="ignore"):  # the law says what comes of it
             logits_after = self._logits_after(sequence, known)
         tokens: list[int] = []
         laws: list[Law] = []
-        sure: list[float] = []
+        confidences: list[float] = []
         path = 1.0
         for depth, floor in enumerate(floors):
             if path < floor:
@@ -148,16 +150,16 @@ class HeadsDrafter:
                     logits = logits_after(tokens)
                 law = law_after(self._row(logits), sequence, tuple(tokens), params)
             except NumericalError:
-                return tokens, _unless_certain(laws), sure, True
+                return tokens, _unless_certain(laws), confidences, True
             except GenerationError:  # nothing can be drawn after the guesses, so they end here
                 break
             tokens.append(noise.guess(law, depth, depth))
             laws.append(law)
-            path *= sure_of(law, tokens[-1], logits, noise, depth)
-            sure.append(path)
-        return tokens, _unless_certain(laws), sure, False
+            path *= confidence_of(law, tokens[-1], logits, noise, depth)
+            confidences.append(path)
+        return tokens, _unless_certain(laws), confidences, False
 
-    def _logits_after(self, sequence: Text, known: _Known) -> Callable[[list[int]], Array]:
+    def _logits_after(self, sequence: TokenSequence, known: _Known) -> Callable[[list[int]], Array]:
         """Return what gives the logits [Vd] after guesses, asked for none first and then with one more each time."""
         heads, states = self.heads, known.states()
         if isinstance(heads, MedusaHeads):
@@ -226,7 +228,7 @@ class _Known:
             self.fresh = [[_joined(parts) for parts in zip(*self.fresh, strict=True)]]
         return self.fresh[0]
 
-    def following(self, sequence: Text) -> list[int]:
+    def following(self, sequence: TokenSequence) -> list[int]:
         """Return the token [count] after each of those positions."""
         return sequence.tokens[self.end - self.count + 1 : self.end + 1]
 
@@ -261,16 +263,16 @@ def _comb(chain: Chain, quote: Quote) -> Draft:
     behind = ROOT
     for i, token in enumerate(chain.tokens):
         guess = len(nodes)
-        nodes.append((token, behind, chain.path[i], chain.laws[i] if chain.laws else Point(token)))
+        nodes.append((token, behind, chain.confidence[i], chain.laws[i] if chain.laws else Point(token)))
         second, rows = chain.second[i], guess + len(chain.tokens) - i  # the whole chain is there already
-        if pays is not None and second >= 0 and pays(chain.beside[i], rows):
-            nodes.append((second, behind, chain.beside[i], Point(second)))
+        if pays is not None and second >= 0 and pays(chain.second_confidence[i], rows):
+            nodes.append((second, behind, chain.second_confidence[i], Point(second)))
         behind = guess
-    tokens, parents, sure, laws = zip(*nodes, strict=True) if nodes else ((), (), (), ())
-    return Draft(tokens, parents, laws if chain.laws else None, confidences=sure)
+    tokens, parents, confidences, laws = zip(*nodes, strict=True) if nodes else ((), (), (), ())
+    return Draft(tokens, parents, laws if chain.laws else None, confidences=confidences)
 
 
-def _in_library(sequence: Text, params: SamplingParams, noise: Noise, count: int) -> bool:
+def _in_library(sequence: TokenSequence, params: SamplingParams, noise: Noise, count: int) -> bool:
     """Say whether the library draws as Python would: nothing shapes the logits, and law and noise are its own."""
     if sequence.shaping is not None:
         return False

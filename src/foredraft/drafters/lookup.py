@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import OptionError
 
 
@@ -36,13 +36,18 @@ class Lookup:
         self.min_ngram = min_ngram
         self.max_ngram = max_ngram
         self.per_match = per_match
-        self._texts: dict[Text, _GrowingArray] = {}
+        self._texts: dict[TokenSequence, _GrowingArray] = {}
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Index the prompt."""
         self._texts[sequence] = _GrowingArray()
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is drawn
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        quotes: Sequence[Quote],
+        noises: Sequence[Noise],  # noqa: ARG002
+    ) -> list[Draft]:
         """Copy while the quote says it is worth it; a copied token is certain of itself."""
         drafts = []
         for sequence, quote in zip(sequences, quotes, strict=True):
@@ -55,10 +60,10 @@ class Lookup:
             drafts.append(Draft.chain(guesses, source=self.name))
         return drafts
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Learn nothing: the text itself is the memory."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget the sequence's text."""
         self._texts.pop(sequence, None)
 

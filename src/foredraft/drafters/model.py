@@ -14,9 +14,9 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import GenerationError, NumericalError
-from foredraft.planning.acceptance import sure_of
+from foredraft.planning.acceptance import confidence_of
 
 
 class DraftModel(Protocol):
@@ -27,22 +27,22 @@ class DraftModel(Protocol):
         """Positions it was made for."""
         ...
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Meet a sequence."""
         ...
 
-    def ready(self, sequence: Text) -> bool:
+    def ready(self, sequence: TokenSequence) -> bool:
         """Say whether it can draft for a sequence now."""
         ...
 
-    def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
+    def extend(self, batch: Sequence[tuple[TokenSequence, Sequence[int]]]) -> Array:
         """Return the logits [B, V] after each sequence's tokens and the guesses that follow them.
 
         In one draft a sequence is asked for its own tokens first, then with each guess added in turn.
         """
         ...
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         ...
 
@@ -72,11 +72,13 @@ class ModelDrafter:
         self.temperature = temperature
         self.draft_tokens = draft_tokens
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Take a slot, re-using a cached prefix where there is one."""
         self.model.begin(sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> list[Draft]:
         """Guess a token at a time, one batched pass for all the sequences that still find it worth it."""
         chains = [_Chain(ended=not self.model.ready(sequence)) for sequence in sequences]
         while going := [i for i, c in enumerate(chains) if self._goes_on(c, sequences[i], quotes[i])]:
@@ -85,24 +87,24 @@ class ModelDrafter:
             for row, i in enumerate(going):
                 self._grow(chains[i], logits[row, :], sequences[i], noises[i])
         return [
-            replace(Draft.chain(c.tokens, _unless_certain(c.laws), self.name), confidences=tuple(c.sure))
+            replace(Draft.chain(c.tokens, _unless_certain(c.laws), self.name), confidences=tuple(c.confidences))
             for c in chains
         ]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing: the cache finds its way back when next asked."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Give the slot back."""
         self.model.end(sequence)
 
-    def _goes_on(self, chain: _Chain, sequence: Text, quote: Quote) -> bool:
+    def _goes_on(self, chain: _Chain, sequence: TokenSequence, quote: Quote) -> bool:
         length = len(chain.tokens)
         if chain.ended or (self.draft_tokens is not None and length >= self.draft_tokens):
             return False
-        return len(sequence) + length <= self.model.context and quote.worth(chain.survival, length)
+        return len(sequence) + length <= self.model.context and quote.worth(chain.confidence, length)
 
-    def _grow(self, chain: _Chain, row: Array, sequence: Text, noise: Noise) -> None:
+    def _grow(self, chain: _Chain, row: Array, sequence: TokenSequence, noise: Noise) -> None:
         depth = len(chain.tokens)
         try:
             law = self._law(row, sequence, tuple(chain.tokens))
@@ -110,12 +112,12 @@ class ModelDrafter:
             chain.ended = True
             return
         token = noise.guess(law, depth, depth)
-        chain.survival *= sure_of(law, token, row[: self.vocabulary], noise, depth)
-        chain.sure.append(chain.survival)
+        chain.confidence *= confidence_of(law, token, row[: self.vocabulary], noise, depth)
+        chain.confidences.append(chain.confidence)
         chain.tokens.append(token)
         chain.laws.append(law)
 
-    def _law(self, row: Array, sequence: Text, path: tuple[int, ...]) -> Law:
+    def _law(self, row: Array, sequence: TokenSequence, path: tuple[int, ...]) -> Law:
         """Return q over the target's vocabulary, shaped as the target's law is, at the drafter's own temperature."""
         params = sequence.params
         if self.temperature is not None:
@@ -130,12 +132,12 @@ class ModelDrafter:
 
 @dataclass(slots=True)
 class _Chain:
-    """A draft while it grows. ``survival`` is the drafter's own idea of the chance that all of it is accepted."""
+    """A draft while it grows. ``confidence`` is the drafter's own idea of the chance that all of it is accepted."""
 
     tokens: list[int] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
-    sure: list[float] = field(default_factory=list)
-    survival: float = 1.0
+    confidences: list[float] = field(default_factory=list)
+    confidence: float = 1.0
     ended: bool = False
 
 

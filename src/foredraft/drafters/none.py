@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 
 class NoDrafter:
@@ -16,15 +16,20 @@ class NoDrafter:
     name = "none"
     taps: tuple[int, ...] = ()
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Do nothing."""
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is guessed
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        quotes: Sequence[Quote],  # noqa: ARG002
+        noises: Sequence[Noise],  # noqa: ARG002
+    ) -> list[Draft]:
         """Return an empty draft for every sequence."""
         return [Draft()] * len(sequences)
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Do nothing."""

@@ -14,7 +14,7 @@ from foredraft.core.capabilities import prices_paths
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import OptionError
 from foredraft.retrieval.backend import Retrieval, retrieval
 from foredraft.retrieval.calibration import Calibration
@@ -46,15 +46,15 @@ class Suffix:
         self.memory = memory
         self.engine = engine or retrieval()
         self.calibration = Calibration()
-        self._copiers: dict[Text, Copier] = {}
-        self._scopes: dict[Text, str | None] = {}
+        self._copiers: dict[TokenSequence, Copier] = {}
+        self._scopes: dict[TokenSequence, str | None] = {}
 
     @property
     def notice(self) -> str | None:
         """That the slower, portable retrieval runs, and why; None where the native one does."""
         return self.engine.notice
 
-    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
+    def prepare(self, sequence: TokenSequence, prediction: Sequence[int] = (), scope: str | None = None) -> None:
         """Say what is expected of a sequence, and whose memory it may read and adds to; before it begins.
 
         Raises OptionError for a scope where there is no memory.
@@ -64,13 +64,18 @@ class Suffix:
         self._copiers[sequence] = Copier(self.engine, self.calibration, prediction)
         self._scopes[sequence] = scope
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Index the prompt."""
         if sequence not in self._copiers:
             self.prepare(sequence)
         self._copiers[sequence].read(sequence.tokens)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is drawn
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        quotes: Sequence[Quote],
+        noises: Sequence[Noise],  # noqa: ARG002
+    ) -> list[Draft]:
         """Copy while the quote says it is worth it."""
         drafts = []
         with self.memory.lock if self.memory is not None else nullcontext():
@@ -82,13 +87,13 @@ class Suffix:
                 drafts.append(self._worth(found, quote))
         return drafts
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:  # noqa: ARG002 - hidden states say nothing here
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:  # noqa: ARG002 - hidden states say nothing here
         """Learn which guesses were accepted, and where the copied text goes on."""
         for sequence, outcome in zip(sequences, outcomes, strict=True):
             guesses = outcome.draft if outcome.draft.source == self.name else Draft()
             self._copiers[sequence].observe(guesses, outcome.tokens)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget the sequence, its text remembered."""
         scope = self._scopes.pop(sequence, None)
         self._copiers.pop(sequence, None)
@@ -97,7 +102,7 @@ class Suffix:
             start = 0 if sequence.noise.choice == 0 else max(0, sequence.prompt_length - DEPTH)
             self.memory.remember(sequence.tokens[start:], scope)
 
-    def counts(self, sequence: Text) -> dict[str, Counts]:
+    def counts(self, sequence: TokenSequence) -> dict[str, Counts]:
         """Return what a sequence that has not ended drafted from each kind of source: text, prediction, memory."""
         return self._copiers[sequence].counts
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-LEAST: Final = 16  # rows: fewer take hardly less time
-MOST: Final = 512  # rows that are read at once where nobody waits for a round
+MIN_ROWS: Final = 16  # rows: fewer take hardly less time
+MAX_ROWS: Final = 512  # rows that are read at once where nobody waits for a round
 _GAIN: Final = 0.5
 _SLOWER: Final = 4.0  # times what was known that one chunk can teach: a machine stalls now and then
 
 
 class Chunks:
-    """How many rows take ``seconds``, as measured: ``rows`` is a multiple of ``LEAST``, and at least that."""
+    """How many rows take ``seconds``, as measured: ``rows`` is a multiple of ``MIN_ROWS``, and at least that."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -21,12 +21,12 @@ class Chunks:
     def rows(self) -> int:
         """How many rows to read before the next round of those that are running."""
         if self._row is None:
-            return 2 * LEAST
-        return max(LEAST, min(MOST, int(self.seconds / self._row) // LEAST * LEAST))
+            return 2 * MIN_ROWS
+        return max(MIN_ROWS, min(MAX_ROWS, int(self.seconds / self._row) // MIN_ROWS * MIN_ROWS))
 
     def learn(self, rows: int, seconds: float) -> None:
         """Learn what a chunk took. A short one says little of a row, a clock that jumped back nothing."""
-        if rows < LEAST or not seconds > 0.0:
+        if rows < MIN_ROWS or not seconds > 0.0:
             return
         each = seconds / rows
         known = each if self._row is None else min(each, _SLOWER * self._row)

@@ -16,7 +16,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Planner, Quote, Round
 from foredraft.core.round import check_unchanged, drafts_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.job import Job
 
 NOTHING: Final = Draft()
@@ -70,28 +70,30 @@ class Drafting:
         self._vocabulary = vocabulary
         self._check_taps = check_taps
         self._clock = clock
-        self._parts: dict[Text, _Part] = {}
+        self._parts: dict[TokenSequence, _Part] = {}
 
     def add(self, job: Job, drafter: Drafter) -> None:
         """Say who drafts for a job, before its sequence begins."""
         self._parts[job.sequence] = _Part(job, drafter, drafter.shared if isinstance(drafter, Sharing) else drafter)
 
-    def taps_of(self, sequence: Text) -> tuple[int, ...]:
+    def taps_of(self, sequence: TokenSequence) -> tuple[int, ...]:
         """Return the layers that the drafter of a sequence wants to see."""
         part = self._parts[sequence]
         return () if part.dropped else tuple(part.drafter.taps)
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Let its drafter meet the sequence."""
         part = self._parts[sequence]
         try:
             self._check_taps(tuple(part.drafter.taps))
             part.drafter.begin(sequence)
-        except Exception as fault:  # a drafter may break in any way
-            self._drop(part, fault)
+        except Exception as error:  # a drafter may break in any way
+            self._drop(part, error)
         self._tap()
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> list[Draft]:
         """Return a draft a sequence: an empty one where its drafter was dropped."""
         drafts = [NOTHING] * len(sequences)
         groups: dict[int, list[_Turn]] = {}
@@ -102,13 +104,13 @@ class Drafting:
         for turns in groups.values():
             try:
                 answers = self._ask(turns)
-            except Exception as fault:  # as above
-                answers = self._each(turns, fault)
+            except Exception as error:  # as above
+                answers = self._each(turns, error)
             for turn, draft in zip(turns, answers, strict=True):
                 drafts[turn.place] = draft
         return drafts
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let each job's drafter see what became of its own draft: one at a time, to know whose fault one is."""
         for i, (sequence, outcome) in enumerate(zip(sequences, outcomes, strict=True)):
             part = self._parts[sequence]
@@ -119,19 +121,19 @@ class Drafting:
                 part.asks.observe(
                     [sequence], [outcome], Scored(scored.logits, scored.starts[i : i + 1], scored.hidden, earlier)
                 )
-            except Exception as fault:  # as above
-                self._drop(part, fault)
+            except Exception as error:  # as above
+                self._drop(part, error)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Let its drafter forget the sequence. What one that was dropped says to that is no news."""
         part = self._parts.pop(sequence, None)
         if part is None:
             return
         try:
             part.drafter.end(sequence)
-        except Exception as fault:  # as above
+        except Exception as error:  # as above
             if not part.dropped:
-                self._drop(part, fault)
+                self._drop(part, error)
         self._tap()
 
     def _ask(self, turns: Sequence[_Turn]) -> list[Draft]:
@@ -153,22 +155,22 @@ class Drafting:
                 self._drop(turn.part, TimeoutError(f"a draft took {seconds:.1f} s"))
         return drafts
 
-    def _each(self, turns: Sequence[_Turn], fault: Exception) -> list[Draft]:
+    def _each(self, turns: Sequence[_Turn], error: Exception) -> list[Draft]:
         """Ask for the sequences of a group that failed one by one, and drop the drafter for those that it fails on."""
         drafts: list[Draft] = []
         for turn in turns:
             draft = NOTHING
             try:
                 if len(turns) == 1:
-                    raise fault
+                    raise error
                 (draft,) = self._ask([turn])
             except Exception as own:  # as above
                 self._drop(turn.part, own)
             drafts.append(draft)
         return drafts
 
-    def _drop(self, part: _Part, fault: Exception) -> None:
-        part.dropped, part.job.drafting_fault = True, fault
+    def _drop(self, part: _Part, error: Exception) -> None:
+        part.dropped, part.job.drafting_fault = True, error
         name = str(part.drafter.name)
         self.faults[name] = self.faults.get(name, 0) + 1
         self._tap()
@@ -178,7 +180,7 @@ class Drafting:
         self.taps = tuple(sorted(taps))
 
 
-def _restore(name: str, sequences: Sequence[Text], texts: Sequence[list[int]]) -> None:
+def _restore(name: str, sequences: Sequence[TokenSequence], texts: Sequence[list[int]]) -> None:
     """Undo what a drafter did to sequences, which it may only read. Raises DrafterError if it did something."""
     try:
         check_unchanged(name, sequences, [len(text) for text in texts])
@@ -193,18 +195,18 @@ class Pricing:
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
-        self._of: dict[Text, Planner] = {}
+        self._of: dict[TokenSequence, Planner] = {}
 
     def add(self, job: Job) -> None:
         """Say how long the drafts of a job may be."""
         length = None if isinstance(job.draft_tokens, str) else job.draft_tokens
         self._of[job.sequence] = self._plans.planner(length)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         self._of.pop(sequence, None)
 
-    def quote(self, sequences: Sequence[Text]) -> list[Quote]:
+    def quote(self, sequences: Sequence[TokenSequence]) -> list[Quote]:
         """Price one more guess for each sequence, by its own planner."""
         planners = [self._of[sequence] for sequence in sequences]
         quotes = {id(planner): planner.quote(sequences) for planner in _different(planners)}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import OptionError
 
 
@@ -37,7 +37,7 @@ class FixedPlanner:
         if self.draft_tokens < 0:
             raise OptionError(f"draft_tokens must be at least 0, not {self.draft_tokens}")
 
-    def quote(self, sequences: Sequence[Text]) -> list[FixedQuote]:
+    def quote(self, sequences: Sequence[TokenSequence]) -> list[FixedQuote]:
         """Give every sequence the fixed length, or what its budget leaves beside the one token a round always adds.
 
         A sequence without an answer yet gets none: its first pass reads the prompt.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Drafter
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.tally import Count
 
 
@@ -16,12 +16,12 @@ class Update:
     """What one round, or the end, brought one job. Made on the engine's thread.
 
     ``outcome`` is None where the job ended outside a round. ``finish_reason`` is "stop", "length", "error",
-    "cancelled", or None while it goes on; ``fault`` says why for "error".
+    "cancelled", or None while it goes on; ``error`` says why for "error".
     """
 
     outcome: Outcome | None
     finish_reason: str | None
-    fault: Exception | None = None
+    error: Exception | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +35,7 @@ class Job:
     why the drafter was dropped for this job, if it was.
     """
 
-    sequence: Text
+    sequence: TokenSequence
     deliver: Callable[[Update], None]
     drafter: Drafter | None = None
     draft_tokens: int | str = "auto"

@@ -75,7 +75,7 @@ class LawWatch:
         if not self.alarmed:
             return None
         return (
-            f"the watch found texts that do not have the model's law (after {self.alarmed_after} tokens;"
+            f"the watch found texts that do not have the model's distribution (after {self.alarmed_after} tokens;"
             f" a false alarm has probability {self.alpha:g}): foredraft certify says more"
         )
 

@@ -11,7 +11,7 @@ from array_api_compat import to_device
 
 from foredraft.core.law import Array
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import NumericalError, OptionError
 
 Tops = list[tuple[int, float]]
@@ -23,7 +23,7 @@ class TokenLogprob(NamedTuple):
 
     token: int
     logprob: float
-    tops: Tops
+    top_logprobs: Tops
 
 
 def logprobs(row: Array, token: int, top: int = 0) -> tuple[float, Tops]:
@@ -54,9 +54,9 @@ class LogprobRecorder:
 
     def __init__(self, of: Logprobs = logprobs) -> None:
         self._of = of
-        self._kept: dict[Text, tuple[int, list[TokenLogprob]]] = {}
+        self._kept: dict[TokenSequence, tuple[int, list[TokenLogprob]]] = {}
 
-    def want(self, sequence: Text, top: int) -> list[TokenLogprob]:
+    def want(self, sequence: TokenSequence, top: int) -> list[TokenLogprob]:
         """Record ``sequence`` until it ends, with ``top`` tokens at each place; return the list that grows."""
         record: list[TokenLogprob] = []
         self._kept[sequence] = (top, record)
@@ -73,6 +73,6 @@ class LogprobRecorder:
             if outcome.finish_reason is not None:
                 del self._kept[sequence]
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Record nothing more of a sequence: it ended outside a round, or never began."""
         self._kept.pop(sequence, None)

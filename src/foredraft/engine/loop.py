@@ -10,36 +10,36 @@ from typing import Protocol
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Drafter, Planner, Target, Watch
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 
-class Host(Target, Protocol):
+class SequenceTarget(Target, Protocol):
     """A target that holds sequences in slots."""
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Take a slot for a sequence."""
         ...
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Give its slot back."""
         ...
 
 
 def run(
-    sequences: Sequence[Text],
-    target: Host,
+    sequences: Sequence[TokenSequence],
+    target: SequenceTarget,
     drafter: Drafter,
     planner: Planner,
     watches: Sequence[Watch] = (),
     width: int = 8,
-) -> Generator[list[tuple[Text, Outcome]], None, None]:
+) -> Generator[list[tuple[TokenSequence, Outcome]], None, None]:
     """Yield, round after round, what was committed to each sequence in it.
 
     At most ``width`` sequences run at a time; the next begins as soon as one ends. Whatever happens, and also when the
     caller stops early, every sequence that had begun has ended afterwards.
     """
     waiting = deque(sequences)
-    running: list[Text] = []
+    running: list[TokenSequence] = []
     try:
         while waiting or running:
             while waiting and len(running) < width:
@@ -56,7 +56,7 @@ def run(
                 ends.callback(_end, sequence, target, drafter)
 
 
-def _end(sequence: Text, target: Host, drafter: Drafter) -> None:
+def _end(sequence: TokenSequence, target: SequenceTarget, drafter: Drafter) -> None:
     try:
         drafter.end(sequence)
     finally:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foredraft.core.draft import Draft
 from foredraft.core.law import Law, Point
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Place:
     of the text before the token, whatever was accepted: without that no test below would hold.
     """
 
-    sequence: Text
+    sequence: TokenSequence
     token: int
     p: Law
     q: Law | None

@@ -15,14 +15,14 @@ from foredraft.core.capabilities import EndWatch
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
-from foredraft.engine.chunks import LEAST, MOST, Chunks
+from foredraft.core.sequence import TokenSequence
+from foredraft.engine.chunks import MAX_ROWS, MIN_ROWS, Chunks
 from foredraft.engine.dispatch import Drafting, Plans, Pricing
 from foredraft.engine.job import Job, Update
-from foredraft.engine.loop import Host
+from foredraft.engine.loop import SequenceTarget
 
 
-class Slotted(Host, Protocol):
+class Slotted(SequenceTarget, Protocol):
     """A target whose slots outlast their sequences, and that can be fed ahead of a round."""
 
     @property
@@ -43,19 +43,19 @@ class Slotted(Host, Protocol):
         """Raise DrafterError for a layer that is not there."""
         ...
 
-    def reused(self, sequence: Text) -> int:
+    def reused(self, sequence: TokenSequence) -> int:
         """Return how many of its tokens lay in a sequence's slot when it began."""
         ...
 
-    def ahead(self, sequence: Text, together: bool, taps: tuple[int, ...] = ()) -> int:
+    def ahead(self, sequence: TokenSequence, together: bool, taps: tuple[int, ...] = ()) -> int:
         """Return how many tokens ``score`` would feed in passes of their own before the one that answers."""
         ...
 
-    def feed(self, sequence: Text, count: int, taps: tuple[int, ...] = ()) -> int:
+    def feed(self, sequence: TokenSequence, count: int, taps: tuple[int, ...] = ()) -> int:
         """Feed up to ``count`` tokens ahead of the next score; return how many that were."""
         ...
 
-    def rewind(self, sequence: Text, length: int) -> None:
+    def rewind(self, sequence: TokenSequence, length: int) -> None:
         """Forget all but the first tokens of a sequence."""
         ...
 
@@ -121,13 +121,13 @@ class Scheduler:
             self.drafting.add(job, self._drafter if job.drafter is None else job.drafter)
             self.drafting.begin(job.sequence)
             self._pricing.add(job)
-        except Exception as fault:  # whatever it is, it is this job's alone
-            self._fail(job, fault)
+        except Exception as error:  # whatever it is, it is this job's alone
+            self._fail(job, error)
             return
         sequence = job.sequence
         if sequence.room <= 0 or sequence.finish_reason is not None:
             sequence.finish_reason = sequence.finish_reason or "length"
-            self._end(job, Update(None, sequence.finish_reason, sequence.fault))
+            self._end(job, Update(None, sequence.finish_reason, sequence.error))
 
     def cancel(self, job: Job) -> None:
         """End a job that holds a slot, as far as it has come."""
@@ -137,10 +137,10 @@ class Scheduler:
 
     def read(self) -> None:
         """Read on in the prompts, one after the other, as much as those that are running can wait for."""
-        rows = self._chunks.rows if self.running else MOST
+        rows = self._chunks.rows if self.running else MAX_ROWS
         for job in tuple(self.reading):
             lacks = self._lacks(job)
-            if lacks and rows >= LEAST:
+            if lacks and rows >= MIN_ROWS:
                 rows -= self._feed(job, min(rows, lacks))
                 if job.sequence.finish_reason is not None:
                     continue
@@ -160,9 +160,9 @@ class Scheduler:
         sequences = [job.sequence for job in batch]
         try:
             outcomes = run_round(sequences, self._target, self.drafting, self._pricing, self._watches)
-        except Exception as fault:  # the target's, or that of whoever looks on: nobody knows what was committed
+        except Exception as error:  # the target's, or that of whoever looks on: nobody knows what was committed
             for job in batch:
-                self._fail(job, fault)
+                self._fail(job, error)
             return
         for job, outcome in zip(batch, outcomes, strict=True):
             self._note(job, outcome)
@@ -173,11 +173,11 @@ class Scheduler:
         assert self._target.occupied == count == sum(self.owners.values()), "a slot was lost"
         assert all(job.sequence.finish_reason is None for job in self.jobs), "a job that ended holds a slot"
 
-    def fail_all(self, fault: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
         """End every job, for a fault that is nobody's."""
         for job in self.jobs:
             try:
-                self._fail(job, fault)
+                self._fail(job, error)
             except Exception:  # it was said, and there is nothing more to do about it
                 continue
 
@@ -190,8 +190,8 @@ class Scheduler:
         began = self._clock()
         try:
             fed = self._target.feed(job.sequence, count, self.drafting.taps_of(job.sequence))
-        except Exception as fault:  # as above
-            self._fail(job, fault)
+        except Exception as error:  # as above
+            self._fail(job, error)
             return count
         self._chunks.learn(fed, self._clock() - began)
         return fed
@@ -204,7 +204,7 @@ class Scheduler:
             job.first = self._clock()
         else:
             job.decisions[len(outcome.draft)] = job.decisions.get(len(outcome.draft), 0) + 1
-        update = Update(outcome, outcome.finish_reason, job.sequence.fault)
+        update = Update(outcome, outcome.finish_reason, job.sequence.error)
         if outcome.finish_reason is not None:
             self._end(job, update)
             return
@@ -214,12 +214,12 @@ class Scheduler:
             job.sequence.cancel()
             self._end(job, None)
 
-    def _fail(self, job: Job, fault: Exception) -> None:
+    def _fail(self, job: Job, error: Exception) -> None:
         """End a job for a fault; what its slot holds may be why, so that nobody gets it."""
-        job.sequence.fail(fault)
+        job.sequence.fail(error)
         self.failures += 1
         self._target.rewind(job.sequence, 0)
-        self._end(job, Update(None, "error", fault))
+        self._end(job, Update(None, "error", error))
 
     def _end(self, job: Job, update: Update | None) -> None:
         """Give the slot back, then say so."""

@@ -26,7 +26,7 @@ __all__ = ["Job", "Service", "Snapshot", "Update"]
 
 CHUNK_MS: Final = 12.0
 _GAIN: Final = 0.1
-_LONGEST: Final = 60.0  # seconds that anybody is told to wait
+_MAX_WAIT: Final = 60.0  # seconds that anybody is told to wait
 _GRACE: Final = 10.0  # seconds in which what was cancelled must have ended
 
 
@@ -80,7 +80,7 @@ class Service:
                 seconds = self._held_s * (len(self._waiting) + len(jobs)) / slots
                 raise Overloaded(
                     f"{len(self._waiting)} answers wait already, and there is room for {self._waiting.most}",
-                    float(math.ceil(min(_LONGEST, max(1.0, seconds)))),
+                    float(math.ceil(min(_MAX_WAIT, max(1.0, seconds)))),
                 )
             for job in jobs:
                 job.sequence.owner = job.owner
@@ -178,8 +178,8 @@ class Service:
                     return
             try:
                 self.step()
-            except Exception as fault:  # ours: whoever is under way is told, and the next are served
-                self._collapse(fault)
+            except Exception as error:  # ours: whoever is under way is told, and the next are served
+                self._collapse(error)
 
     def _hear(self) -> None:
         """End those that were cancelled."""
@@ -213,15 +213,15 @@ class Service:
                 self._held_s += _GAIN * (self._clock() - job.admitted - self._held_s)
             self._wake.notify_all()
 
-    def _collapse(self, fault: Exception) -> None:
+    def _collapse(self, error: Exception) -> None:
         """End all that are under way, and those that nobody knows where they are."""
-        self._scheduler.fail_all(fault)
+        self._scheduler.fail_all(error)
         with self._wake:
             lost = [job for job in self._jobs if job not in self._waiting]
         for job in lost:
-            job.sequence.fail(fault)
+            job.sequence.fail(error)
             self._forget(job)
-            tell(job, Update(None, "error", fault))
+            tell(job, Update(None, "error", error))
 
     def _check(self) -> None:
         self._scheduler.check()

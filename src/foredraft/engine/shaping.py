@@ -16,7 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
 from foredraft.core.law import Array
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import NoTokenLeft
 
 _ROOM: Final = 64
@@ -42,7 +42,7 @@ class GrammarMask(Protocol):
 
     name: str  # the option it came from
 
-    def mask(self, sequence: Text, path: tuple[int, ...]) -> bytes | None:
+    def mask(self, sequence: TokenSequence, path: tuple[int, ...]) -> bytes | None:
         """Return which tokens may follow ``path``, a bit a token, the lowest bit first; None if ``path`` breaks it.
 
         Raises GrammarLimit when it cannot be followed any further.
@@ -69,7 +69,7 @@ class Shaper:
         self._several = [words for words in options.bad_words if len(words) > 1]
         self._reach = max((len(words) - 1 for words in self._several), default=0)
 
-    def __call__(self, row: Array, sequence: Text, path: tuple[int, ...] = ()) -> Array:
+    def __call__(self, row: Array, sequence: TokenSequence, path: tuple[int, ...] = ()) -> Array:
         """Return the logits [V] after bias, penalties and masks, for the token that follows ``path``.
 
         ``row`` [V] is over the target's vocabulary and is not changed; ``path`` are guesses that follow the committed
@@ -92,7 +92,7 @@ class Shaper:
             self._complain(len(sequence) - sequence.prompt_length + len(path) + 1)
         return shaped
 
-    def _penalised(self, xp: Any, row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+    def _penalised(self, xp: Any, row: Array, sequence: TokenSequence, path: tuple[int, ...]) -> Array:
         """Return the row, which may be changed, after bias and penalties."""
         options = self.options
         if len(self._biased):
@@ -109,7 +109,7 @@ class Shaper:
                 row = _put(xp, row, tokens, _taken(xp, row, tokens) - _like(xp, row, penalties))
         return row
 
-    def _banned(self, sequence: Text, path: tuple[int, ...]) -> list[int]:
+    def _banned(self, sequence: TokenSequence, path: tuple[int, ...]) -> list[int]:
         """Return the tokens that bad words and min tokens rule out."""
         banned = list(self._single)
         if self._several:

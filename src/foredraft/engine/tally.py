@@ -8,7 +8,7 @@ from time import perf_counter
 
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Tally:
         else:
             self.prefill_s += now - done.began
 
-    def count(self, sequence: Text, outcome: Outcome) -> None:
+    def count(self, sequence: TokenSequence, outcome: Outcome) -> None:
         """Count one round of one sequence, without its time; one that failed counts nothing."""
         if not outcome.tokens:
             return

@@ -24,7 +24,7 @@ class Piece:
     """A piece of an answer: the text one token completed.
 
     ``origin`` says who wrote the token: a drafter's name (guessed and accepted), "correction" (drawn where a guess was
-    refused), "bonus" (added to a draft that survived whole) or "plain" (nothing was guessed). ``text`` may be empty.
+    rejected), "bonus" (added to a draft that survived whole) or "plain" (nothing was guessed). ``text`` may be empty.
     """
 
     text: str

@@ -15,7 +15,7 @@ from typing import Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import GenerationError, GrammarLimit, OptionError, TokenizerError
 from foredraft.grammar.source import GrammarSource
 from foredraft.tokenizer.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ _UNMET: Final = "Unsatisfiable schema: "
 _ADVICE: Final = re.compile(r"; consider .*")  # on how to write llguidance's own grammars, which nobody here does
 _ONE_OF: Final = re.compile(r"oneOf constraints .*")
 _COERCE: Final = 'oneOf needs "x-guidance": {"coerce_one_of": true} in the schema, which takes it as anyOf'
-_LONGEST: Final = 200
+_MAX_CHARACTERS: Final = 200
 
 
 class Grammars:
@@ -38,8 +38,8 @@ class Grammars:
     ``vocabulary`` is V, padding included; the model's stop ids are what may follow a complete answer.
     """
 
-    def __init__(self, words: Tokenizer, vocabulary: int) -> None:
-        self._words = words
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self._our_tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[GrammarSource, LLMatcher] = OrderedDict()
@@ -77,16 +77,16 @@ class Grammars:
         stop_ids = sorted(self._stop_ids())
         if not stop_ids:
             raise OptionError("json_schema and regex need a model whose tokenizer names an end-of-text token")
-        width = max(self._vocabulary, self._words.vocabulary)
+        width = max(self._vocabulary, self._our_tokenizer.vocabulary)
         try:
-            return LLTokenizer(self._words.definition(), n_vocab=width, eos_token=stop_ids)
-        except (ValueError, RuntimeError) as fault:
+            return LLTokenizer(self._our_tokenizer.definition(), n_vocab=width, eos_token=stop_ids)
+        except (ValueError, RuntimeError) as error:
             raise TokenizerError(
-                f"json_schema and regex do not work with this model's tokenizer: {str(fault).splitlines()[0]}"
-            ) from fault
+                f"json_schema and regex do not work with this model's tokenizer: {str(error).splitlines()[0]}"
+            ) from error
 
     def _stop_ids(self) -> frozenset[int]:
-        return frozenset(token for token in self._words.stop_ids if token < self._vocabulary)
+        return frozenset(token for token in self._our_tokenizer.stop_ids if token < self._vocabulary)
 
 
 class GrammarState:
@@ -100,7 +100,7 @@ class GrammarState:
         self._followed = 0  # tokens of the answer that the matcher has consumed
         self._ahead: list[int] = []  # and tokens beyond them
 
-    def mask(self, sequence: Text, path: tuple[int, ...] = ()) -> bytes | None:
+    def mask(self, sequence: TokenSequence, path: tuple[int, ...] = ()) -> bytes | None:
         """Return which tokens may follow ``path``, a bit a token, the lowest bit first; None if ``path`` breaks it.
 
         Once the answer is complete and nothing can be added, only stop ids may follow; after one of them nothing is
@@ -123,7 +123,7 @@ class GrammarState:
             f"{self.name} is too complex to follow at token {place} of the answer: {_reason(self._matcher)}"
         )
 
-    def allowed_prefix(self, sequence: Text, tokens: Sequence[int]) -> int:
+    def allowed_prefix(self, sequence: TokenSequence, tokens: Sequence[int]) -> int:
         """Return how many of the guesses ``tokens``, one after another, the grammar allows after the answer so far.
 
         A stop id is the last that can be allowed. Raises GrammarLimit as ``mask`` does.
@@ -135,7 +135,7 @@ class GrammarState:
         ends = [i for i, token in enumerate(tokens) if token in self._stop_ids]
         return int(self._matcher.validate_tokens(list(tokens[: ends[0] + 1] if ends else tokens)))
 
-    def _move(self, sequence: Text, path: tuple[int, ...]) -> bool:
+    def _move(self, sequence: TokenSequence, path: tuple[int, ...]) -> bool:
         """Bring the matcher to where ``path`` ends; say whether it got there."""
         fresh = sequence.tokens[sequence.prompt_length + self._followed :]
         wanted = [*fresh, *path]
@@ -189,4 +189,4 @@ def _reason(matcher: LLMatcher) -> str:
     named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = named[0] if named else _PLACE.sub("", _PLACE.sub("", lines[0]))
     reason = _ONE_OF.sub(_COERCE, _ADVICE.sub("", reason))
-    return reason[:_LONGEST].rstrip(". ")
+    return reason[:_MAX_CHARACTERS].rstrip(". ")

@@ -41,14 +41,14 @@ class GrammarSource:
             _check_size(len(schema.encode(errors="replace")))
             try:
                 schema = json.loads(schema, parse_constant=_no_constant, object_pairs_hook=unique)
-            except (ValueError, RecursionError) as fault:
-                raise OptionError(f"json_schema is not JSON: {fault}") from fault
+            except (ValueError, RecursionError) as error:
+                raise OptionError(f"json_schema is not JSON: {error}") from error
         if not isinstance(schema, Mapping):
             raise OptionError(f"json_schema must be a JSON object, not {schema!r:.60}")
         try:
             text = json.dumps(schema, allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError, RecursionError) as fault:
-            raise OptionError(f"json_schema cannot be written as JSON: {fault}") from fault
+        except (TypeError, ValueError, RecursionError) as error:
+            raise OptionError(f"json_schema cannot be written as JSON: {error}") from error
         if not is_text(json.dumps(schema, ensure_ascii=False)):
             raise OptionError("json_schema is not UTF-8 text")
         _check_size(len(text))

@@ -66,7 +66,7 @@ class Weighed(Protocol):
 
 @runtime_checkable
 class Layered(Model, WithLayers, Protocol):
-    """A model whose sub-layers can be run apart: 2 * layer is a layer's attention, 2 * layer + 1 its gated layer."""
+    """A model whose sub-layers can be run apart: 2 * layer is a layer's attention, 2 * layer + 1 its MLP."""
 
     def run(
         self,

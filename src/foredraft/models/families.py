@@ -25,7 +25,7 @@ class Family:
 
     defaults: Config = field(default_factory=_defaults)
     norm: str = "rms"
-    places: str = "pre"
+    norm_position: str = "pre"
     qk_norm: str = "none"
     qkv_bias: bool | str = False
     o_bias: bool | str = False
@@ -85,7 +85,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
                 **GEMMA, head_dim=256, sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0
             ),
             norm="unit",
-            places="sandwich",
+            norm_position="sandwich",
             qkv_bias="attention_bias",
             o_bias="attention_bias",
             layer_types=True,
@@ -106,7 +106,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
                 max_position_embeddings=131_072,
             ),
             norm="unit",
-            places="sandwich",
+            norm_position="sandwich",
             qk_norm="head",
             qkv_bias="attention_bias",
             o_bias="attention_bias",
@@ -122,7 +122,7 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         "olmo2": Family(
             defaults=_defaults(rms_norm_eps=1e-5),
             norm="wide",
-            places="post",
+            norm_position="post",
             qk_norm="full",
             qkv_bias="attention_bias",
             o_bias="attention_bias",

@@ -52,8 +52,8 @@ class ModelFolder:
         path = self.path / "config.json"
         try:
             config = parse_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as fault:
-            raise ModelError(f"{path} cannot be read: {fault}") from fault
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from error
         if not isinstance(config, dict):
             raise ModelError(f"{path} does not hold an object")
         return config
@@ -69,8 +69,8 @@ class ModelFolder:
     def _spec(self) -> DecoderSpec | UnsupportedModel:
         try:
             return read_spec(self.config)
-        except UnsupportedModel as fault:
-            return fault
+        except UnsupportedModel as error:
+            return error
 
     @property
     def why_not_in_table(self) -> str | None:

@@ -31,7 +31,7 @@ UP: Final = "mlp.up_proj"
 FUSED_GATE_UP: Final = "mlp.gate_up_proj"
 DOWN: Final = "mlp.down_proj"
 INPUT_NORM: Final = "input_layernorm"
-POST_ATTENTION_NORM: Final = "post_attention_layernorm"  # before the gated layer, where no norm follows attention
+POST_ATTENTION_NORM: Final = "post_attention_layernorm"  # before the MLP, where no norm follows attention
 PRE_FEEDFORWARD_NORM: Final = "pre_feedforward_layernorm"
 POST_FEEDFORWARD_NORM: Final = "post_feedforward_layernorm"
 FEATURES_NORM: Final = "hidden_norm"  # EAGLE-3's
@@ -130,13 +130,13 @@ def _linear(layer: int, module: str, parts: _Rows, width: int, bias: bool) -> It
 
 
 def _norms(spec: DecoderSpec, layer: int, at: str) -> Iterator[TensorSlot]:
-    before, after = spec.places in ("pre", "sandwich"), spec.places in ("post", "sandwich")
+    before, after = spec.norm_position in ("pre", "sandwich"), spec.norm_position in ("post", "sandwich")
     q, k = (spec.heads, spec.kv_heads) if spec.qk_norm == "full" else (1, 1)
     for part, module, wanted, width in (
         ("before_attention", INPUT_NORM, before, spec.hidden),
         ("after_attention", POST_ATTENTION_NORM, after, spec.hidden),
-        ("before_gated", PRE_FEEDFORWARD_NORM if after else POST_ATTENTION_NORM, before, spec.hidden),
-        ("after_gated", POST_FEEDFORWARD_NORM, after, spec.hidden),
+        ("before_mlp", PRE_FEEDFORWARD_NORM if after else POST_ATTENTION_NORM, before, spec.hidden),
+        ("after_mlp", POST_FEEDFORWARD_NORM, after, spec.hidden),
         ("q_norm", QUERY_NORM, spec.qk_norm != "none", q * spec.head_dim),
         ("k_norm", KEY_NORM, spec.qk_norm != "none", k * spec.head_dim),
     ):

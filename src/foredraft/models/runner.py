@@ -25,7 +25,7 @@ INSTALL: Final = "pip install 'foredraft[torch]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunnerOptions:
     """What was asked for. None: the best device, as many threads as there are cores, the best native tier."""
 
     dtype: str
@@ -47,26 +47,26 @@ class Runner:
     notice: str | None = None
 
 
-def open_runner(folder: ModelFolder, wish: Wish) -> Runner:
+def open_runner(folder: ModelFolder, options: RunnerOptions) -> Runner:
     """Return the forward pass for a folder.
 
     Raises ModelError for a model that nothing here can run, OptionError for a device or tier that is not there.
     """
     try:
         spec = folder.spec
-    except UnsupportedModel as fault:
-        if not fault.elsewhere:
+    except UnsupportedModel as error:
+        if not error.elsewhere:
             raise
-        return _generic(folder.path, fault, wish)
-    if wish.tier in TIERS:
-        _check_forced(wish)
-        return _native(folder, spec, wish, None)
-    device, notice = pick_device(wish.device)
-    if device != "cpu" or wish.dtype == "f64" or wish.tier == "off":
-        return _torch(folder, spec, device, notice, wish)
+        return _generic(folder.path, error, options)
+    if options.tier in TIERS:
+        _check_forced(options)
+        return _native(folder, spec, options, None)
+    device, notice = pick_device(options.device)
+    if device != "cpu" or options.dtype == "f64" or options.tier == "off":
+        return _torch(folder, spec, device, notice, options)
     if why := why_not_native():
-        return _torch(folder, spec, device, f"{why}; torch does the work, which is slower", wish)
-    return _native(folder, spec, wish, notice)
+        return _torch(folder, spec, device, f"{why}; torch does the work, which is slower", options)
+    return _native(folder, spec, options, notice)
 
 
 def pick_device(asked: str | None) -> tuple[str, str | None]:
@@ -99,9 +99,9 @@ def torch_installed() -> bool:
 
 def why_not_native() -> str | None:
     """Return why this install has no native pass, or None."""
-    from foredraft.models.native import model as native
+    from foredraft.models.native import model as native_model
 
-    return native.why_not()
+    return native_model.why_not()
 
 
 def why_not_blocks(device: str | None, tier: str | None) -> str | None:
@@ -130,33 +130,33 @@ def require_something(wish_device: str | None) -> None:
         raise ModelError(f"{why}, and torch, which could do the work, is missing: {INSTALL}")
 
 
-def _check_forced(wish: Wish) -> None:
-    if wish.device not in (None, "cpu"):
-        raise OptionError(f"native_tier {wish.tier} is for the CPU: leave out device {wish.device}")
-    if wish.dtype == "f64":
-        raise OptionError(f"native_tier {wish.tier} computes in bf16, f32 or a file's blocks: leave out dtype f64")
+def _check_forced(options: RunnerOptions) -> None:
+    if options.device not in (None, "cpu"):
+        raise OptionError(f"native_tier {options.tier} is for the CPU: leave out device {options.device}")
+    if options.dtype == "f64":
+        raise OptionError(f"native_tier {options.tier} computes in bf16, f32 or a file's blocks: leave out dtype f64")
     if why := why_not_native():
-        raise OptionError(f"native_tier {wish.tier} cannot be had: {why}")
+        raise OptionError(f"native_tier {options.tier} cannot be had: {why}")
 
 
-def _native(folder: ModelFolder, spec: DecoderSpec, wish: Wish, notice: str | None) -> Runner:
-    from foredraft.models.native import model as native
+def _native(folder: ModelFolder, spec: DecoderSpec, options: RunnerOptions, notice: str | None) -> Runner:
+    from foredraft.models.native import model as native_model
 
-    forced = wish.tier if wish.tier in TIERS else None
-    model = native.NativeModel(
+    forced = options.tier if options.tier in TIERS else None
+    model = native_model.NativeModel(
         spec,
         folder.weights,
-        wish.dtype,
-        threads=wish.threads,
+        options.dtype,
+        threads=options.threads,
         tier=forced,
-        cache=wish.cache,
+        cache=options.cache,
         identity=folder.identity,
         source=folder.source,
-        progress=_packing(folder, wish.progress),
+        progress=_packing(folder, options.progress),
     )
     tier = f"native-{model.tier}"
-    said = "; ".join(part for part in (notice, model.notice) if part)
-    return Runner(model, tier, "cpu", tier, said or None)
+    note = "; ".join(part for part in (notice, model.notice) if part)
+    return Runner(model, tier, "cpu", tier, note or None)
 
 
 def _packing(folder: ModelFolder, progress: Progress | None) -> Progress | None:
@@ -171,32 +171,32 @@ def _packing(folder: ModelFolder, progress: Progress | None) -> Progress | None:
     return tell
 
 
-def _torch(folder: ModelFolder, spec: DecoderSpec, device: str, notice: str | None, wish: Wish) -> Runner:
+def _torch(folder: ModelFolder, spec: DecoderSpec, device: str, notice: str | None, options: RunnerOptions) -> Runner:
     if not torch_installed():
         if notice is not None:
             raise ModelError(f"{notice.partition(';')[0]}, or {INSTALL} for a slower pass")
-        what = "dtype f64" if wish.dtype == "f64" else "native_tier off"
+        what = "dtype f64" if options.dtype == "f64" else "native_tier off"
         raise OptionError(f"{what} needs torch: leave it out, or {INSTALL}")
     from foredraft.models.torch_decoder import runtime as torch_runtime
     from foredraft.models.torch_decoder.decoder import TorchDecoder
 
-    torch_runtime.set_threads(wish.threads)
-    model = TorchDecoder(spec, folder.weights, device, wish.dtype)
+    torch_runtime.set_threads(options.threads)
+    model = TorchDecoder(spec, folder.weights, device, options.dtype)
     return Runner(model, "torch", device, torch_engine("torch", device), notice)
 
 
-def _generic(folder: Path, fault: UnsupportedModel, wish: Wish) -> Runner:
-    if wish.tier in TIERS:
-        raise OptionError(f"native_tier {wish.tier} cannot run this model: {fault}") from fault
+def _generic(folder: Path, error: UnsupportedModel, options: RunnerOptions) -> Runner:
+    if options.tier in TIERS:
+        raise OptionError(f"native_tier {options.tier} cannot run this model: {error}") from error
     if not torch_installed():
-        raise UnsupportedModel(f"{fault}; to run it through transformers' own module, {INSTALL}") from fault
+        raise UnsupportedModel(f"{error}; to run it through transformers' own module, {INSTALL}") from error
     from foredraft.models.hf.module import GenericModel
     from foredraft.models.torch_decoder import runtime as torch_runtime
 
-    device = torch_runtime.pick_device(wish.device)
-    torch_runtime.set_threads(wish.threads)
-    notice = f"{fault}; it runs through transformers' own module, which is slower"
-    model = GenericModel.from_folder(folder, device, wish.dtype)
+    device = torch_runtime.pick_device(options.device)
+    torch_runtime.set_threads(options.threads)
+    notice = f"{error}; it runs through transformers' own module, which is slower"
+    model = GenericModel.from_folder(folder, device, options.dtype)
     return Runner(model, "transformers", device, torch_engine("transformers", device), notice)
 
 

@@ -31,11 +31,11 @@ class DecoderSpec:
     heads: int
     kv_heads: int
     head_dim: int
-    mlp: int  # width of the gated layer
+    mlp: int  # width of the MLP
     context: int
     eps: float
     norm: str  # "rms"; "wide": the weight multiplies in float32; "unit": wide, by 1 + weight
-    places: str  # norms "pre", "post" or on both sides ("sandwich") of attention and of the gated layer
+    norm_position: str  # norms "pre", "post" or on both sides ("sandwich") of attention and of the MLP
     qk_norm: str  # "none", over each "head", or over the "full" width
     qkv_bias: bool
     o_bias: bool
@@ -112,7 +112,7 @@ def _build(name: str, family: Family, config: Config, composite: bool) -> Decode
         context=_whole(config, "max_position_embeddings"),
         eps=_number(config, "rms_norm_eps"),
         norm=family.norm,
-        places=family.places,
+        norm_position=family.norm_position,
         qk_norm=family.qk_norm,
         qkv_bias=_flag(config, family.qkv_bias),
         o_bias=_flag(config, family.o_bias),

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 from foredraft.core.draft import ROOT, Draft, Outcome, Scored
 from foredraft.core.law import Array
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import DrafterError
 from foredraft.models.capabilities import WithLayers
 from foredraft.models.model import Model, Rows
@@ -33,7 +33,7 @@ class _Ahead:
     """What the tapped layers said of the tokens before ``end`` that were fed ahead of a round, oldest first."""
 
     end: int
-    said: list[Mapping[int, Array]] = field(default_factory=list)
+    outputs: list[Mapping[int, Array]] = field(default_factory=list)
 
 
 class CachedTarget:
@@ -82,12 +82,12 @@ class CachedTarget:
         if wrong:
             raise DrafterError(f"there is no layer {wrong[0]} to tap: the model has {layers}")
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Take a slot for a sequence, the one of its owner's that holds the most of its start."""
         slot = self._slot(sequence, sequence.tokens)
         self._reused[slot] = len(self.slots.held(slot))
 
-    def ahead(self, sequence: Text, together: bool, taps: tuple[int, ...] = ()) -> int:
+    def ahead(self, sequence: TokenSequence, together: bool, taps: tuple[int, ...] = ()) -> int:
         """Return how many tokens ``score`` would feed in passes of their own before the one that answers.
 
         ``together`` says whether it would be asked for other sequences too.
@@ -95,7 +95,7 @@ class CachedTarget:
         slot = self._slot(sequence, sequence.tokens)
         return self._apart(len(sequence) - len(self.slots.held(slot)), together, taps)
 
-    def feed(self, sequence: Text, count: int, taps: tuple[int, ...] = ()) -> int:
+    def feed(self, sequence: TokenSequence, count: int, taps: tuple[int, ...] = ()) -> int:
         """Feed up to ``count`` tokens of a sequence before it is scored, never its last; return how many that were.
 
         What the tapped layers say of them is ``Scored.earlier`` of the next score. Nothing changes a bit of any row.
@@ -106,18 +106,18 @@ class CachedTarget:
         if count > 0:
             self._passes.pop(slot, None)
             before = self._ahead.pop(slot, None)
-            said = self._feed(slot, sequence.tokens, count, taps)
-            if said:
-                known = before.said if before is not None and before.end == start else []
-                self._ahead[slot] = _Ahead(start + count, [*known, said])
+            outputs = self._feed(slot, sequence.tokens, count, taps)
+            if outputs:
+                known = before.outputs if before is not None and before.end == start else []
+                self._ahead[slot] = _Ahead(start + count, [*known, outputs])
         return max(0, count)
 
-    def reused(self, sequence: Text) -> int:
+    def reused(self, sequence: TokenSequence) -> int:
         """Return how many tokens of a sequence lay in its slot when it began; 0 for one that has no slot."""
         slot = self.slots.slot(sequence)
         return 0 if slot is None else self._reused.get(slot, 0)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Give a sequence's slot back; its content stays for whoever starts with the same tokens."""
         slot = self.slots.slot(sequence)
         if slot is not None:
@@ -128,7 +128,7 @@ class CachedTarget:
             self._passes.pop(surplus, None)
             self.model.release(surplus)
 
-    def score(self, sequences: Sequence[Text], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
+    def score(self, sequences: Sequence[TokenSequence], drafts: Sequence[Draft], taps: tuple[int, ...] = ()) -> Scored:
         """Score every guess in one pass, after passes without logits over long stretches that the cache lacks.
 
         Row 0 of each sequence is its last committed token's, then its guesses in order. Raises DrafterError for guesses
@@ -138,7 +138,7 @@ class CachedTarget:
             raise DrafterError("this model's cache cannot be rewound, so nothing may be drafted for it")
         return self._run([(s, s.tokens) for s in sequences], drafts, taps)
 
-    def keep(self, sequences: Sequence[Text], outcomes: Sequence[Outcome]) -> None:
+    def keep(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome]) -> None:
         """Forget what was refused: afterwards each slot holds ``len(sequence) - 1`` tokens.
 
         Fewer only where the model itself kept fewer; those are fed again. One more where the sequence failed, and so
@@ -158,25 +158,25 @@ class CachedTarget:
             exact = len(self.slots.held(slot)) == len(sequence) - bool(outcome.tokens)
             assert kept < len(rows) or exact, "the target's cache is off"
 
-    def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
+    def extend(self, batch: Sequence[tuple[TokenSequence, Sequence[int]]]) -> Array:
         """Return the logits [B, V] after each sequence's ``tokens``: the whole text wanted, guesses included.
 
         Only what the slot lacks is fed, so a text one token longer than the last costs one row.
         """
         return self._run([(s, tokens) for s, tokens in batch], [Draft()] * len(batch), ()).logits
 
-    def ready(self, sequence: Text) -> bool:  # noqa: ARG002 - a cache of its own catches up by itself
+    def ready(self, sequence: TokenSequence) -> bool:  # noqa: ARG002 - a cache of its own catches up by itself
         """Say whether ``extend`` can serve a sequence: always."""
         return True
 
-    def rewind(self, sequence: Text, length: int) -> None:
+    def rewind(self, sequence: TokenSequence, length: int) -> None:
         """Forget all but the first ``length`` tokens of a sequence; all of them where the model cannot rewind."""
         slot = self.slots.slot(sequence)
         if slot is not None and length < len(self.slots.held(slot)):
             self.slots.hold(slot, self.slots.held(slot)[:length] if self.rewindable else ())
 
     def _run(
-        self, texts: Sequence[tuple[Text, Sequence[int]]], drafts: Sequence[Draft], taps: tuple[int, ...]
+        self, texts: Sequence[tuple[TokenSequence, Sequence[int]]], drafts: Sequence[Draft], taps: tuple[int, ...]
     ) -> Scored:
         together = len(texts) > 1
         rows, earlier = [], []
@@ -185,9 +185,9 @@ class CachedTarget:
             self._passes.pop(slot, None)
             start = len(self.slots.held(slot))
             before = self._ahead.pop(slot, None)
-            said = self._feed(slot, tokens, self._apart(len(tokens) - start, together, taps), taps)
-            known = before.said if before is not None and before.end == start else []
-            earlier.append(_joined([*known, said], taps))
+            outputs = self._feed(slot, tokens, self._apart(len(tokens) - start, together, taps), taps)
+            known = before.outputs if before is not None and before.end == start else []
+            earlier.append(_joined([*known, outputs], taps))
             rows.append(_last_rows(slot, len(self.slots.held(slot)), tokens, draft))
         scored = self.model.forward(rows, taps)
         for row, (_, tokens), draft in zip(rows, texts, drafts, strict=True):
@@ -195,7 +195,7 @@ class CachedTarget:
             self._passes[row.slot] = _Pass(row.start, len(row.tokens) - len(draft))
         return replace(scored, earlier=earlier) if taps else scored
 
-    def _slot(self, sequence: Text, tokens: Sequence[int]) -> int:
+    def _slot(self, sequence: TokenSequence, tokens: Sequence[int]) -> int:
         return self.slots.take(sequence, tokens, sequence.owner)
 
     def _apart(self, lacking: int, together: bool, taps: tuple[int, ...]) -> int:

@@ -27,8 +27,8 @@ def library() -> Any:
     try:
         lib = ctypes.CDLL(str(LIBRARY))
         version = int(lib.fd_version())
-    except (OSError, AttributeError) as fault:
-        raise ModelError(f"the native library {LIBRARY} cannot be loaded: {fault}") from fault
+    except (OSError, AttributeError) as error:
+        raise ModelError(f"the native library {LIBRARY} cannot be loaded: {error}") from error
     if version != VERSION:
         raise ModelError(f"{LIBRARY} is of version {version} where {VERSION} is needed: install foredraft again")
     spec, model, out, law = POINTER(NativeSpec), c_void_p, POINTER(c_int32), POINTER(NativeLawStruct)

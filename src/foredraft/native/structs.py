@@ -11,7 +11,7 @@ BLOCKS: Final = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 TYPES: Final = {name: number for number, name in enumerate((*FLOATS, *BLOCKS))}  # fd_type of native/api.h
 PARTS: Final = (
     "embedding", "head", "norm", "qkv", "o", "gate", "up", "down", "qkv_bias", "o_bias", "gate_bias", "up_bias",
-    "down_bias", "before_attention", "after_attention", "before_gated", "after_gated", "q_norm", "k_norm",
+    "down_bias", "before_attention", "after_attention", "before_mlp", "after_mlp", "q_norm", "k_norm",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """How often guesses are accepted, learnt as it goes: by depth, by how sure the drafter was, and how the text runs now.
 
-A guess behind a refused one was not tested and counts nowhere. What a drafter says of its own sureness is a price tag
-of its own making; what it is worth is counted here, path by path.
+A guess behind a rejected one was not tested and counts nowhere. What a drafter says of its own confidence is a price
+tag of its own making; what it is worth is counted here, path by path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foredraft.core.law import Array, Dense, Law, Point
 from foredraft.core.noise import Noise
 
 DEPTHS: Final = 16  # guesses that are told apart; deeper ones count as the last
-_WIDTH: Final = 0.5  # of a bin, in halvings of a path's sureness
+_WIDTH: Final = 0.5  # of a bin, in halvings of a path's confidence
 _BINS: Final = 18
 _STRENGTH: Final = 8.0  # tested guesses that a prior counts as, and what was seen less deep
 _MEMORY: Final = 256.0  # tested guesses after which counts are halved
@@ -56,22 +56,22 @@ class Acceptance:
         """Return the chance of the guess at ``depth``, any."""
         return self.chances[depth if depth < DEPTHS else DEPTHS - 1]
 
-    def survival(self, sureness: float) -> float:
+    def survival(self, confidence: float) -> float:
         """Return the chance that a path survives of which its drafter is so sure."""
-        i = _bin(sureness)
-        chance = (self._survived[i] + _STRENGTH * min(1.0, max(0.0, sureness))) / (self._tried[i] + _STRENGTH)
+        i = _bin(confidence)
+        chance = (self._survived[i] + _STRENGTH * min(1.0, max(0.0, confidence))) / (self._tried[i] + _STRENGTH)
         return _moved(chance, self._drift)
 
-    def sureness_for(self, survival: float) -> float:
+    def confidence_for(self, chance: float) -> float:
         """Return how sure a drafter must be of a path for it to survive so often: 2.0 where nothing is."""
-        if survival <= 0.0 or survival >= 1.0:
-            return 2.0 if survival >= 1.0 else 0.0
+        if chance <= 0.0 or chance >= 1.0:
+            return 2.0 if chance >= 1.0 else 0.0
         if not self._worths:
             counted = zip(self._survived, self._tried, _MIDDLES, strict=True)
             self._worths = [(hits + _STRENGTH * middle) / (tried + _STRENGTH) for hits, tried, middle in counted]
-        survival = _moved(survival, -self._drift)
+        chance = _moved(chance, -self._drift)
         for edge, worth in zip(_EDGES, self._worths, strict=False):  # from the surest down: the first that is too bad
-            if worth < survival:
+            if worth < chance:
                 return edge
         return _EDGES[-1]
 
@@ -94,9 +94,9 @@ class Acceptance:
         self.tested += len(hits)
         self.accepted += sum(hits)
 
-    def learn_path(self, sureness: float, survived: bool) -> None:
+    def learn_path(self, confidence: float, survived: bool) -> None:
         """Count what became of a path that was judged whole."""
-        i = _bin(sureness)
+        i = _bin(confidence)
         self._worths = []
         if self._tried[i] >= _MEMORY:
             self._tried[i] /= 2
@@ -111,15 +111,15 @@ def _moved(chance: float, log_odds: float) -> float:
     return chance * odds / (1.0 + chance * (odds - 1.0))
 
 
-def _bin(sureness: float) -> int:
-    if sureness >= 1.0:
+def _bin(confidence: float) -> int:
+    if confidence >= 1.0:
         return 0
-    if not sureness > 2.0 ** (-_WIDTH * (_BINS - 1)):  # NaN included
+    if not confidence > 2.0 ** (-_WIDTH * (_BINS - 1)):  # NaN included
         return _BINS - 1
-    return int(-math.log2(sureness) / _WIDTH)
+    return int(-math.log2(confidence) / _WIDTH)
 
 
-def sure_of(law: Law, token: int, logits: Array, noise: Noise, depth: int) -> float:
+def confidence_of(law: Law, token: int, logits: Array, noise: Noise, depth: int) -> float:
     """Return how sure a drafter is of a guess from ``law``, that of ``logits`` [V], ``depth`` guesses from the text.
 
     Of the likeliest token its chance at temperature 1; of one that was drawn its chance; of one that won a race how far

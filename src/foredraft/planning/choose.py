@@ -20,7 +20,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.round import drafts_of
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.planning.planner import AutoQuote, unpriced
 from foredraft.planning.source import Source
 
@@ -48,7 +48,7 @@ class _Known:
 class _Offer:
     """What is proposed for one sequence in this round: by each drafter that was asked, and who is taken."""
 
-    sequence: Text
+    sequence: TokenSequence
     quote: AutoQuote
     noise: Noise
     known: _Known
@@ -63,7 +63,7 @@ class Chooser:
     """Joins drafters. One that raises or hangs is dropped for the request, which is counted and said.
 
     Under a planner without prices the longest expected draft is taken, whatever it costs. ``clock`` tells seconds;
-    ``said`` is what there is to say of who is not among the drafters. With the target's ``vocabulary`` the drafts of
+    ``note`` is what there is to say of who is not among the drafters. With the target's ``vocabulary`` the drafts of
     strangers are checked here, so that a bad one costs its drafter and not the request.
     """
 
@@ -71,7 +71,7 @@ class Chooser:
         self,
         drafters: Sequence[Drafter],
         clock: Callable[[], float] = perf_counter,
-        said: str | None = None,
+        note: str | None = None,
         vocabulary: int | None = None,
     ) -> None:
         self.drafters = tuple(drafters)
@@ -82,9 +82,9 @@ class Chooser:
         self._clock = clock
         ours = (type(d).__module__.startswith(_OURS) for d in self.drafters)
         self._widths = tuple(None if trusted else vocabulary for trusted in ours)  # that drafts are checked against
-        self._texts: dict[Text, _Known] = {}
-        self._rounds: dict[Text, _Offer] = {}
-        self.said = said
+        self._texts: dict[TokenSequence, _Known] = {}
+        self._rounds: dict[TokenSequence, _Offer] = {}
+        self.note = note
         self._said: dict[int, tuple[int, str]] = {}
 
     @property
@@ -96,7 +96,7 @@ class Chooser:
             words.append(f"drafter {self.sources[i].name} was dropped{often}: {why}")
         return "; ".join(words) or None
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Let every drafter meet the sequence."""
         if not self._texts:
             self._said.clear()
@@ -104,10 +104,12 @@ class Chooser:
         for i, drafter in enumerate(self.drafters):
             try:
                 drafter.begin(sequence)
-            except Exception as fault:  # a drafter may break in any way
-                self._drop(sequence, i, fault)
+            except Exception as error:  # a drafter may break in any way
+                self._drop(sequence, i, error)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> list[Draft]:
         """Return for each sequence the draft that is worth most, or an empty one."""
         offers = []
         for sequence, quote, noise in zip(sequences, quotes, noises, strict=True):
@@ -129,7 +131,7 @@ class Chooser:
             self._ask(i, [offer for offer, _ in asked], [quote for _, quote in asked])
         return [offer.drafts.get(offer.taken, NOTHING) for offer in offers]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let every drafter see what became of its own guesses, and learn from all that were made."""
         gone = False
         for sequence, outcome in zip(sequences, outcomes, strict=True):
@@ -154,20 +156,20 @@ class Chooser:
                     drafter.observe(sequences, outcomes, scored)
                 else:
                     drafter.observe([sequences[j] for j in of], [outcomes[j] for j in of], _part(scored, of))
-            except Exception as fault:  # as above
+            except Exception as error:  # as above
                 for j in of:
-                    self._drop(sequences[j], i, fault)
+                    self._drop(sequences[j], i, error)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Let every drafter forget the sequence."""
         known = self._texts.pop(sequence, None)
         self._rounds.pop(sequence, None)
         for i, drafter in enumerate(self.drafters):
             try:
                 drafter.end(sequence)
-            except Exception as fault:  # as above; what it broke on before is no news
+            except Exception as error:  # as above; what it broke on before is no news
                 if known is None or i not in known.dropped:
-                    self._say(i, fault)
+                    self._say(i, error)
 
     def _free(self, i: int, quote: AutoQuote) -> bool:
         """Say whether asking is cheap enough to do it in every round, and can be done without taking the answer."""
@@ -218,9 +220,9 @@ class Chooser:
             answer = self.drafters[i].propose([o.sequence for o in offers], quotes, [o.noise for o in offers])
             drafts = list(zip(offers, self._checked(i, answer, offers), strict=True))
             guesses = sum([max(draft.depths(), default=0) for _, draft in drafts])  # what stands beside one is free
-        except Exception as fault:  # as above
+        except Exception as error:  # as above
             for offer in offers:
-                self._drop(offer.sequence, i, fault)
+                self._drop(offer.sequence, i, error)
             return
         seconds = self._clock() - began
         source.idle = 0
@@ -245,14 +247,14 @@ class Chooser:
         limits = [max(1, offer.quote.limit) for offer in offers]
         return drafts_of(answer, self.sources[i].name, limits, self._widths[i], lead="")  # the notice names it
 
-    def _drop(self, sequence: Text, i: int, fault: Exception) -> None:
+    def _drop(self, sequence: TokenSequence, i: int, error: Exception) -> None:
         self._texts[sequence].dropped.add(i)
-        self._say(i, fault)
+        self._say(i, error)
 
-    def _say(self, i: int, fault: Exception) -> None:
+    def _say(self, i: int, error: Exception) -> None:
         self.sources[i].faults += 1
         times, _ = self._said.get(i, (0, ""))
-        words = " ".join(str(fault).split()).removeprefix(f"drafter {self.sources[i].name}: ") or type(fault).__name__
+        words = " ".join(str(error).split()).removeprefix(f"drafter {self.sources[i].name}: ") or type(error).__name__
         self._said[i] = times + 1, words
 
 

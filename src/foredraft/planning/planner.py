@@ -16,11 +16,11 @@ from time import perf_counter
 from typing import Final
 
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.planning.costs import Costs
 from foredraft.planning.source import BEHIND, Source
 
-MOST: Final = 15  # guesses of a round
+MAX_DRAFT_TOKENS: Final = 15  # guesses of a round
 _GAIN: Final = 0.05  # of a round on what rounds bring
 _NEAR: Final = 64  # tokens of length by which sequences are told apart in price
 _STALL: Final = 64.0  # plain passes: no drafting that goes on takes so long
@@ -35,18 +35,18 @@ class Means:
     tokens: float = 1.0
     rows: float = 1.0
     drafting: float = 0.0  # seconds of table time
-    beside: float = 0.0  # seconds of a round with guesses that are neither drafting nor the pass
+    overhead: float = 0.0  # seconds of a round with guesses that are neither drafting nor the pass
     alone: float | None = None  # the same of a plain round; None until there was one
 
     @property
     def plain(self) -> float:
         """What a plain round takes beside its pass; about half of another's until one was seen."""
-        return self.beside / 2 if self.alone is None else self.alone
+        return self.overhead / 2 if self.alone is None else self.alone
 
     def note(self, seconds: float, drafted: bool) -> None:
         """Learn what a round took beside its pass and its drafting."""
         if drafted:
-            self.beside += _GAIN * (seconds - self.beside)
+            self.overhead += _GAIN * (seconds - self.overhead)
         else:
             self.alone = seconds if self.alone is None else self.alone + _GAIN * (seconds - self.alone)
 
@@ -108,8 +108,8 @@ class SourceQuote:
         """Say whether one more guess, drafted by this drafter and as good as its guesses are, pays."""
         if rows >= self.limit:
             return False
-        sure = 1.0 if path_probability >= 1.0 else self._source.acceptance.survival(path_probability)
-        return sure > self._floor(rows)
+        confidence = 1.0 if path_probability >= 1.0 else self._source.acceptance.survival(path_probability)
+        return confidence > self._floor(rows)
 
     def pays(self, path_probability: float, rows: int) -> bool:
         """Say whether a guess that costs nothing to draft pays; the path is the guess and all that it builds on."""
@@ -121,10 +121,10 @@ class SourceQuote:
         """Return how sure the drafter must be of what a guess builds on, for each guess that can pay."""
         found: list[float] = []
         for rows in range(min(most, self.limit)):
-            sure = self._source.acceptance.sureness_for(self._floor(rows))
-            if sure > 1.0:
+            confidence = self._source.acceptance.confidence_for(self._floor(rows))
+            if confidence > 1.0:
                 break
-            found.append(sure)
+            found.append(confidence)
         return found
 
     def best(self, behind: int = 0, rounds: float = 1.0) -> tuple[float, int]:
@@ -161,14 +161,14 @@ class AutoPlanner:
     It outlives a generation: what was learnt of machine and texts serves the next.
     """
 
-    def __init__(self, costs: Costs, most: int = MOST, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, costs: Costs, most: int = MAX_DRAFT_TOKENS, clock: Callable[[], float] = perf_counter) -> None:
         self.costs = costs
         self.most = most
         self.means = Means()
         self.spent = 0.0  # seconds in this planner
         self._clock = clock
 
-    def quote(self, sequences: Sequence[Text]) -> list[AutoQuote]:
+    def quote(self, sequences: Sequence[TokenSequence]) -> list[AutoQuote]:
         """Price one more guess for each sequence; none for one that has yet to read its prompt."""
         began = self._clock()
         costs, count = self.costs, len(sequences)
@@ -186,7 +186,7 @@ class AutoPlanner:
         self.spent += self._clock() - began
         return quotes
 
-    def reasons(self, sequence: Text) -> str:
+    def reasons(self, sequence: TokenSequence) -> str:
         """Say how likely a guess must be accepted to pay at this place of a text: for whoever traces a generation."""
         quote = self.price(len(sequence))
         floor = quote.rate * quote.steps[0]
@@ -201,14 +201,14 @@ class AutoPlanner:
         """Return what each guess costs to verify; the first bears what a round with guesses takes beside."""
         steps = self.costs.steps(others, limit, length)
         if steps:
-            steps[0] += max(0.0, self.means.beside - self.means.plain)
+            steps[0] += max(0.0, self.means.overhead - self.means.plain)
         return steps
 
     def _worth(self, count: int, context: int) -> tuple[float, float]:
         """Return the seconds of a plain round and the tokens a second that rounds bring, in table time."""
         means, costs = self.means, self.costs
         plain = costs.seconds(count, context, context) + means.plain
-        taken = costs.seconds(round(count * means.rows), context, round(context * means.rows)) + means.beside
+        taken = costs.seconds(round(count * means.rows), context, round(context * means.rows)) + means.overhead
         return plain, max(count / plain, count * means.tokens / (taken + count * means.drafting))
 
     def record(self, done: Round) -> None:
@@ -228,7 +228,7 @@ class AutoPlanner:
             drafting = (done.drafted - done.began) / pace / count
             if 0.0 <= drafting < _STALL * plain:  # not where the clock has jumped, or a drafter hung
                 means.drafting += _GAIN * (drafting - means.drafting)
-            beside = (began - done.verified) / pace
-            if beside >= 0.0:
-                means.note(min(beside, _BESIDE * plain), rows > count)
+            overhead = (began - done.verified) / pace
+            if overhead >= 0.0:
+                means.note(min(overhead, _BESIDE * plain), rows > count)
         self.spent += self._clock() - began

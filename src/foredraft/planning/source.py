@@ -55,9 +55,9 @@ class Source:
 
     def worth(self, draft: Draft) -> float:
         """Return how many guesses of a draft are expected to be accepted."""
-        sure = draft.confidences
-        if sure is not None and len(sure) == len(draft):
-            return sum(map(self.acceptance.survival, sure))
+        confidences = draft.confidences
+        if confidences is not None and len(confidences) == len(draft):
+            return sum(map(self.acceptance.survival, confidences))
         chances, paths, depths = self.acceptance.chances, [1.0], [0]  # those of the text itself come first
         for parent in draft.parents:
             depth = depths[parent + 1]
@@ -96,8 +96,8 @@ class Source:
 
     def _judge(self, draft: Draft, survived: Collection[int]) -> None:
         """Count what became of a draft that was tested whole."""
-        if (sure := draft.confidences) is not None and len(sure) == len(draft):
-            for i, each in enumerate(sure):
+        if (confidences := draft.confidences) is not None and len(confidences) == len(draft):
+            for i, each in enumerate(confidences):
                 self.acceptance.learn_path(each, i in survived)
 
 

@@ -28,7 +28,7 @@ def retrieval() -> Retrieval:
 
     try:
         native.functions()
-    except ModelError as fault:
-        why = f"retrieval runs in Python, slower: {fault}"
+    except ModelError as error:
+        why = f"retrieval runs in Python, slower: {error}"
         return Retrieval("python", portable.PortableIndex, portable.PortableSearch, why)
     return Retrieval("native", native.NativeIndex, native.NativeSearch)

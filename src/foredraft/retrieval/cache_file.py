@@ -24,7 +24,7 @@ from foredraft.retrieval.index import END
 MAGIC: Final = b"FDRECENT"
 VERSION: Final = 2
 _FIXED: Final = struct.Struct("<8sII32s")
-_MOST_HEADER: Final = 1 << 16
+_MAX_HEADER: Final = 1 << 16
 Document = NDArray[np.int32]
 
 
@@ -62,8 +62,8 @@ def read_header(data: bytes) -> Header:
     try:
         found: Any = json.loads(data[_FIXED.size : _FIXED.size + length])
         header = Header(**found)
-    except (ValueError, TypeError, RecursionError) as fault:
-        raise Unusable("is damaged") from fault
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Unusable("is damaged") from error
     if [type(value) for value in asdict(header).values()] != [str, str, int, int, int, str]:
         raise Unusable("is damaged")
     return header
@@ -110,7 +110,7 @@ def _header_length(data: bytes) -> int:
     _, version, length, _ = _FIXED.unpack_from(data)
     if version != VERSION:
         raise Unusable(f"was written by another version of Foredraft (format {version}, here {VERSION})")
-    if length > _MOST_HEADER:
+    if length > _MAX_HEADER:
         raise Unusable("is damaged")
     if len(data) < _FIXED.size + length:
         raise Unusable("is truncated")

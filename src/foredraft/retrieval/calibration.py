@@ -3,7 +3,7 @@
 Each guess falls into a bucket: what kind of source it is copied from, how long the match is and how far it goes on
 beyond one edit, how many candidates support it, and their share of the vote. A bucket's chance is its count of accepted
 over tested guesses, beside a prior that was fitted on other texts and weighs as much as ``STRENGTH`` guesses. Guesses
-behind a refused one were not tested, and teach nothing.
+behind a rejected one were not tested, and teach nothing.
 """
 
 from __future__ import annotations

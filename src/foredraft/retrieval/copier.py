@@ -27,7 +27,7 @@ class Counts:
 
     @property
     def rejected(self) -> int:
-        """Those that were drafted in vain, whether tested or behind a refused one."""
+        """Those that were drafted in vain, whether tested or behind a rejected one."""
         return self.drafted - self.accepted
 
 
@@ -49,7 +49,7 @@ class Copier:
         self._others: tuple[Source, ...] = self._expected
         self._end = len(prediction)
         self._rows: list[list[int]] = []
-        self._resume: tuple[Any, int] | None = None  # an index and what comes after the guess that was refused
+        self._resume: tuple[Any, int] | None = None  # an index and what comes after the guess that was rejected
 
     def read(self, tokens: list[int]) -> None:
         """Index what is new of the text."""
@@ -78,7 +78,7 @@ class Copier:
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Learn from a draft, which is the first so many guesses of the last proposal, and what was committed."""
-        rows, node, refused = self._rows[: len(draft)], ROOT, None
+        rows, node, rejected = self._rows[: len(draft)], ROOT, None
         buckets: list[int] = []
         hits: list[bool] = []
         path: set[int] = set()  # guesses that were accepted
@@ -94,7 +94,7 @@ class Copier:
             hits += (rows[i][0] == token for i in children)
             chosen = next((i for i in children if rows[i][0] == token), None)
             if chosen is None:
-                refused = children[0]
+                rejected = children[0]
                 break
             node, placed = chosen, committed
             path.add(node)
@@ -105,7 +105,7 @@ class Copier:
             self._follow(tokens[placed:])
         else:
             self._follow(tokens)
-        self._resume_after(None if refused is None else rows[refused], len(tokens))
+        self._resume_after(None if rejected is None else rows[rejected], len(tokens))
         self._rows = []
 
     def _count(self, rows: Sequence[Sequence[int]], accepted: set[int]) -> None:
@@ -125,10 +125,10 @@ class Copier:
             for token in tokens:
                 self._cursor.advance(token)
 
-    def _resume_after(self, refused: list[int] | None, committed: int) -> None:
+    def _resume_after(self, rejected: list[int] | None, committed: int) -> None:
         """Expect the copy to go on behind a token that was changed."""
-        if refused is not None and self._kind(refused[3]) != PREDICTION:
-            self._resume = (self._index(refused[3]), refused[4] + 1)
+        if rejected is not None and self._kind(rejected[3]) != PREDICTION:
+            self._resume = (self._index(rejected[3]), rejected[4] + 1)
         elif not self._rows and self._resume is not None and committed == 1:
             self._resume = (self._resume[0], self._resume[1] + 1)
         else:

@@ -18,7 +18,7 @@ from foredraft.system.files import refused
 from foredraft.system.json_text import require_regular
 
 FOLDER: Final = "recent"
-LONGEST: Final = 64  # bytes of a scope's name, each at most three letters of a file's
+MAX_SCOPE_BYTES: Final = 64  # bytes of a scope's name, each at most three letters of a file's
 SUFFIX: Final = ".recent"
 BAD: Final = ".bad"
 PARTIAL: Final = ".partial-"
@@ -40,14 +40,14 @@ def check_scope(name: object) -> str:
         raise OptionError(f"cache_scope {name!r:.80} begins with a dot: give it another name")
     if not name.isprintable() or name != name.strip():
         raise OptionError(f"cache_scope {name!r:.80} has signs that cannot be seen: give it another name")
-    if len(name.encode(errors="surrogatepass")) > LONGEST:
-        raise OptionError(f"cache_scope {name!r:.80} is longer than {LONGEST} bytes: give it a shorter name")
+    if len(name.encode(errors="surrogatepass")) > MAX_SCOPE_BYTES:
+        raise OptionError(f"cache_scope {name!r:.80} is longer than {MAX_SCOPE_BYTES} bytes: give it a shorter name")
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of recent text. ``header`` is None where ``fault`` says why; ``saved`` is in seconds since 1970."""
+    """A file of recent text. ``header`` is None where ``unusable`` says why; ``saved`` is in seconds since 1970."""
 
     path: Path
     bytes: int
@@ -143,8 +143,8 @@ def look(path: Path) -> tuple[Header | None, str | None]:
         require_regular(path)
         with path.open("rb") as file:
             return read_header(file.read(_BEGINNING)), None
-    except Unusable as fault:
-        return None, str(fault)
+    except Unusable as unusable:
+        return None, str(unusable)
     except ValueError:
         return None, "is no regular file"
     except OSError as error:

@@ -20,7 +20,7 @@ END: Final = -1  # stands between two documents
 TEXT, PREDICTION, MEMORY = range(3)  # kinds of sources
 KINDS: Final = ("text", "prediction", "memory")
 BUCKETS: Final = 3 * 8 * 3 * 3 * 3  # kind, length of the match, what matches beyond one edit, supporters, share of vote
-MOST: Final = 256  # guesses in a proposal
+MAX_GUESSES: Final = 256  # guesses in a proposal
 
 Hint = tuple[int, int]  # a source, and the position in it to copy from
 
@@ -71,7 +71,7 @@ class Search(Protocol):
         branches: int = 0,
         floor: float = 0.0,
     ) -> Guesses:
-        """Append ``fresh`` to the text and guess up to ``limit`` tokens more, at most MOST.
+        """Append ``fresh`` to the text and guess up to ``limit`` tokens more, at most MAX_GUESSES.
 
         ``others`` are further indexes to copy from, each with its kind. Source 0 is the text, 1 the first of the
         others. ``hints`` are candidates beside those that are found. ``branches`` is how many alternatives to the first

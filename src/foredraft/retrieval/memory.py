@@ -18,7 +18,7 @@ from foredraft.retrieval.index import END, MEMORY, Index
 
 GENERATIONS: Final = 4
 LIMIT: Final = 1_000_000
-MOST_GENERATIONS: Final = 1024  # of all scopes together: an index takes some room however little it holds
+MAX_GENERATIONS: Final = 1024  # of all scopes together: an index takes some room however little it holds
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +151,7 @@ class Memory:
         kept = list(self._generations)
         held = sum(generation.tokens for generation in kept)
         for generation in self._generations:
-            if held + wanted <= self.limit and len(kept) <= MOST_GENERATIONS:
+            if held + wanted <= self.limit and len(kept) <= MAX_GENERATIONS:
                 break
             if generation is not current:
                 kept.remove(generation)

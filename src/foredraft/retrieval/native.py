@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foredraft.errors import DrafterError, ModelError
 from foredraft.native.library import library
-from foredraft.retrieval.index import MOST, TEXT, Guesses, Hint
+from foredraft.retrieval.index import MAX_GUESSES, TEXT, Guesses, Hint
 
 
 class NativeQuery(ctypes.Structure):
@@ -41,8 +41,8 @@ def functions() -> Any:
         ):
             function = getattr(lib, name)
             function.restype, function.argtypes = result, takes
-    except AttributeError as fault:
-        raise ModelError("the native library has no retrieval: install foredraft again") from fault
+    except AttributeError as error:
+        raise ModelError("the native library has no retrieval: install foredraft again") from error
     return lib
 
 
@@ -88,8 +88,8 @@ class NativeSearch:
     def __init__(self, text: NativeIndex, table: Any) -> None:
         self._text = text
         self._retrieve = functions().fd_retrieve
-        self._rows = np.empty((MOST, 5), dtype=np.int32)
-        self._paths = np.empty(MOST, dtype=np.float64)
+        self._rows = np.empty((MAX_GUESSES, 5), dtype=np.int32)
+        self._paths = np.empty(MAX_GUESSES, dtype=np.float64)
         self._steps = c_int64()
         self._table = (c_double * len(table)).from_buffer(table)
         self._query = NativeQuery(
@@ -116,7 +116,7 @@ class NativeSearch:
         new = (c_int32 * len(fresh))(*fresh)
         hinted = (c_int32 * (2 * len(hints)))(*(number for hint in hints for number in hint))
         query.fresh_token, query.hints = ctypes.addressof(new), ctypes.addressof(hinted)
-        query.limit, query.branches, query.floor = min(limit, MOST), branches, floor
+        query.limit, query.branches, query.floor = min(limit, MAX_GUESSES), branches, floor
         count = self._retrieve(query, self._steps)
         if count < 0:
             raise DrafterError("there is not enough memory to index the text")

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foredraft.retrieval.index import END, MOST, PREDICTION, TEXT, Guesses, Hint
+from foredraft.retrieval.index import END, MAX_GUESSES, PREDICTION, TEXT, Guesses, Hint
 
 LENGTH: Final = (1, 3, 8)
 DEPTH: Final = 64
@@ -122,7 +122,7 @@ class PortableSearch:
         if len(fresh):
             self._text.extend(fresh)
         proposal = _Proposal(((self._text, TEXT), *others), hints, branches, self._table)
-        nodes = proposal.run(min(limit, MOST), floor)
+        nodes = proposal.run(min(limit, MAX_GUESSES), floor)
         rows = [[node.token, node.parent, node.bucket, node.best.source, node.best.position] for node in nodes]
         return Guesses(rows, [node.path for node in nodes], proposal.steps)
 

@@ -81,18 +81,18 @@ class Store:
         try:
             found = self._read(path, scope)
             return found[0], None if found[1] is None else found[1].epoch
-        except Unusable as fault:
-            bad = fault
+        except Unusable as unusable:
+            bad = unusable
         try:
             with locked(self.folder):
                 try:
                     documents, header = self._read(path, scope)  # another process may have replaced it
                     return documents, None if header is None else header.epoch
-                except Unusable as fault:
-                    said = _set_aside(path, fault)
+                except Unusable as unusable:
+                    note = _set_aside(path, unusable)
         except StorageError as error:
             raise StorageError(f"{path} {bad}, and cannot be set aside: {error}") from error
-        raise StorageError(said)
+        raise StorageError(note)
 
     def save(
         self,
@@ -139,10 +139,10 @@ class Store:
             data = path.read_bytes()
         except FileNotFoundError:
             return [], None
-        except OSError as fault:
-            raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
-        except ValueError as fault:
-            raise StorageError(f"{path} cannot be read: {fault}") from fault
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
         return read(data, scope, self._tokenizer, self._vocabulary), read_header(data)
 
 
@@ -153,11 +153,11 @@ def _is_scope(name: str) -> bool:
         return False
 
 
-def _set_aside(path: Path, fault: Unusable) -> str:
+def _set_aside(path: Path, error: Unusable) -> str:
     """Give a file that cannot be used another name, and return the sentence that says so."""
     aside = next(p for i in range(1, sys.maxsize) if not (p := path.with_suffix(BAD + str(i) * (i > 1))).exists())
     path.rename(aside)
-    return f"{path} {fault}: it is set aside as {aside.name}"
+    return f"{path} {error}: it is set aside as {aside.name}"
 
 
 def _replace(path: Path, data: bytes) -> None:

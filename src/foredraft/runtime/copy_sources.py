@@ -8,7 +8,7 @@ from foredraft.core.capabilities import Copying
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.errors import OptionError
 from foredraft.result import Predicted
@@ -36,7 +36,7 @@ def uninformed(drafter: Drafter) -> Drafter:
     return drafter.drafter if isinstance(drafter, Informed) else drafter
 
 
-def predicted(drafter: Drafter, sequences: Sequence[Text]) -> Predicted:
+def predicted(drafter: Drafter, sequences: Sequence[TokenSequence]) -> Predicted:
     """Return what became of the prediction in the answers to one prompt."""
     used = drafter.used if isinstance(drafter, Informed) else {}
     each = [used[sequence] for sequence in sequences if sequence in used]
@@ -54,31 +54,33 @@ class Informed:
     ) -> None:
         self.name = drafter.name
         self.taps = drafter.taps
-        self.used: dict[Text, Counts] = {}
+        self.used: dict[TokenSequence, Counts] = {}
         self.drafter = self.shared = drafter
         self._parts = parts
         self._prediction = prediction
         self._scope = scope
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Tell the parts, then let the drafter meet the sequence."""
         for part in self._parts:
             part.prepare(sequence, self._prediction, self._scope)
         self.used[sequence] = Counts()
         self.drafter.begin(sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> Sequence[Draft]:
         """Return the drafter's drafts."""
         return self.drafter.propose(sequences, quotes, noises)
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let the drafter see the outcome."""
         self.drafter.observe(sequences, outcomes, scored)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Count what the prediction was good for, and let the drafter forget the sequence."""
         try:
-            if sequence in self.used:  # it may have been refused
+            if sequence in self.used:  # it may have been rejected
                 each = [part.counts(sequence)["prediction"] for part in self._parts]
                 self.used[sequence] = Counts(sum(one.drafted for one in each), sum(one.accepted for one in each))
         finally:

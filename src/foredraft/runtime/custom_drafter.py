@@ -10,7 +10,7 @@ from typing import Any, Final
 from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.first import FirstOf
 from foredraft.errors import DrafterError
 from foredraft.retrieval.copier import Counts
@@ -26,17 +26,17 @@ def import_drafter(name: str) -> Drafter:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as fault:
-        raise DrafterError(f"drafter {name}: {fault}") from fault
-    except _BROKE as fault:  # a stranger's module may break in any way
-        raise DrafterError(f"drafter {name}: importing {module_name} failed: {_cause(fault)}") from fault
+    except ImportError as error:
+        raise DrafterError(f"drafter {name}: {error}") from error
+    except _BROKE as error:  # a stranger's module may break in any way
+        raise DrafterError(f"drafter {name}: importing {module_name} failed: {_cause(error)}") from error
     made = getattr(module, class_name, None)
     if made is None:
         raise DrafterError(f"drafter {name}: {module_name} has no {class_name}")
     try:
         drafter = made()
-    except _BROKE as fault:  # as above
-        raise DrafterError(f"drafter {name}: {class_name}() failed: {_cause(fault)}") from fault
+    except _BROKE as error:  # as above
+        raise DrafterError(f"drafter {name}: {class_name}() failed: {_cause(error)}") from error
     return guarded(drafter)
 
 
@@ -48,10 +48,10 @@ def guarded(drafter: Any) -> Drafter:
     checked = check_drafter(drafter)
     if isinstance(checked, FirstOf):
         return FirstOf([guarded(part) for part in checked.drafters])
-    if type(checked).__module__.partition(".")[0] == _OWN or isinstance(checked, Stranger):
+    if type(checked).__module__.partition(".")[0] == _OWN or isinstance(checked, CustomDrafter):
         return checked
     copies = all(callable(getattr(checked, name, None)) for name in _COPYING)  # by any means, __getattr__ included
-    return CopyingStranger(checked) if copies else Stranger(checked)
+    return CopyingCustomDrafter(checked) if copies else CustomDrafter(checked)
 
 
 def check_drafter(drafter: Any) -> Drafter:
@@ -63,8 +63,8 @@ def check_drafter(drafter: Any) -> Drafter:
         return _speaking(drafter, who)
     except DrafterError:
         raise
-    except _BROKE as fault:  # a name or taps that are worked out, and break at it
-        raise DrafterError(f"{who} is not a drafter: looking at it failed: {_cause(fault)}") from fault
+    except _BROKE as error:  # a name or taps that are worked out, and break at it
+        raise DrafterError(f"{who} is not a drafter: looking at it failed: {_cause(error)}") from error
 
 
 def _speaking(drafter: Any, who: str) -> Drafter:
@@ -81,15 +81,15 @@ def _speaking(drafter: Any, who: str) -> Drafter:
         raise DrafterError(f"{who} is not a drafter: its name must be text, not {drafter.name!r:.60}")
     try:
         tuple(index(tap) for tap in drafter.taps)
-    except TypeError as fault:
+    except TypeError as error:
         raise DrafterError(
             f"{who} is not a drafter: its taps must be numbers of layers, not {drafter.taps!r:.60}"
-        ) from fault
+        ) from error
     checked: Drafter = drafter
     return checked
 
 
-class Stranger:
+class CustomDrafter:
     """A user's drafter. What it raises comes out as a DrafterError that names it, the method and the cause.
 
     A sequence that it broke on is still ended, and what it raises then is no news.
@@ -99,31 +99,33 @@ class Stranger:
         self.drafter = drafter
         self.name = drafter.name
         self.taps = tuple(drafter.taps)
-        self._broken: set[Text] = set()
+        self._broken: set[TokenSequence] = set()
 
     @property
     def notice(self) -> str | None:
         """What it says of a slower path, if anything."""
         try:
-            said: str | None = getattr(self.drafter, "notice", None)  # a user's own object: it may come and go
-        except _BROKE as fault:
-            raise DrafterError(f"drafter {self.name}: notice failed: {_cause(fault)}") from fault
-        return said
+            note: str | None = getattr(self.drafter, "notice", None)  # a user's own object: it may come and go
+        except _BROKE as error:
+            raise DrafterError(f"drafter {self.name}: notice failed: {_cause(error)}") from error
+        return note
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Let it meet a sequence. Raises DrafterError."""
         self._ask("begin", (sequence,), sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> Sequence[Draft]:
         """Return its drafts. Raises DrafterError."""
         drafts: Sequence[Draft] = self._ask("propose", sequences, sequences, quotes, noises)
         return drafts
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let it see the outcome. Raises DrafterError."""
         self._ask("observe", sequences, sequences, outcomes, scored)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Let it forget a sequence. Raises DrafterError."""
         broken = sequence in self._broken
         try:
@@ -134,30 +136,30 @@ class Stranger:
         finally:
             self._broken.discard(sequence)
 
-    def _ask(self, method: str, sequences: Sequence[Text], *arguments: Any) -> Any:
+    def _ask(self, method: str, sequences: Sequence[TokenSequence], *arguments: Any) -> Any:
         try:
             return getattr(self.drafter, method)(*arguments)
-        except _BROKE as fault:  # as above
+        except _BROKE as error:  # as above
             self._broken.update(sequences)
-            if isinstance(fault, DrafterError):
+            if isinstance(error, DrafterError):
                 raise
-            raise DrafterError(f"drafter {self.name}: {method} failed: {_cause(fault)}") from fault
+            raise DrafterError(f"drafter {self.name}: {method} failed: {_cause(error)}") from error
 
 
-class CopyingStranger(Stranger):
+class CopyingCustomDrafter(CustomDrafter):
     """A user's drafter that copies from more than the text (``core.capabilities.Copying``)."""
 
-    def prepare(self, sequence: Text, prediction: Sequence[int] = (), scope: str | None = None) -> None:
+    def prepare(self, sequence: TokenSequence, prediction: Sequence[int] = (), scope: str | None = None) -> None:
         """Tell it what is expected of a sequence. Raises DrafterError."""
         self._ask("prepare", (sequence,), sequence, prediction, scope)
 
-    def counts(self, sequence: Text) -> Mapping[str, Counts]:
+    def counts(self, sequence: TokenSequence) -> Mapping[str, Counts]:
         """Return what it drafted from each kind of source. Raises DrafterError."""
         counts: Mapping[str, Counts] = self._ask("counts", (sequence,), sequence)
         return counts
 
 
-def _cause(fault: BaseException) -> str:
+def _cause(error: BaseException) -> str:
     """Return what went wrong in one line, with its kind."""
-    words = " ".join(str(fault).split())
-    return f"{type(fault).__name__}: {words:.200}" if words else type(fault).__name__
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words:.200}" if words else type(error).__name__

@@ -20,7 +20,7 @@ from foredraft.models.views.layer_choice import check_which, layers_view
 from foredraft.planning.choose import Chooser
 from foredraft.retrieval.memory import Memory
 from foredraft.runtime.custom_drafter import import_drafter
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 
 LoadHeads = Callable[[str], RecurrentHeads | MedusaHeads]
 AUTO: Final = "auto"
@@ -54,8 +54,8 @@ def check_names(names: str) -> None:
 
 def make_drafter(
     names: str,
-    host: Host,
-    load_draft: Callable[[Any], Host],
+    loaded: LoadedModel,
+    load_draft: Callable[[Any], LoadedModel],
     draft_tokens: int | None,
     temperature: float | None,
     memory: Memory | None = None,
@@ -71,18 +71,20 @@ def make_drafter(
     """
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
-    load_heads = load_heads or heads_of(host)
+    load_heads = load_heads or heads_of(loaded)
     said = None
     if AUTO in parts:
         best, said = _best(load_heads)
         parts = list(dict.fromkeys(name for part in parts for name in (best if part == AUTO else (part,))))
     capped = draft_tokens is None and not planned
     floor = FLOOR if capped else 0.0 if planned or len(parts) == 1 else SURE
-    drafters = [_one_drafter(part, host, load_draft, capped, floor, temperature, memory, load_heads) for part in parts]
+    drafters = [
+        _one_drafter(part, loaded, load_draft, capped, floor, temperature, memory, load_heads) for part in parts
+    ]
     if not planned:
         return drafters[0] if len(drafters) == 1 and said is None else FirstOf(drafters, said)
     guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
-    return Chooser(guessing, said=said, vocabulary=host.target.vocabulary) if guessing else drafters[0]
+    return Chooser(guessing, note=said, vocabulary=loaded.target.vocabulary) if guessing else drafters[0]
 
 
 def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
@@ -96,16 +98,16 @@ def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:
         try:
             load_heads(damaged.spare)
             return ("suffix", f"heads:{damaged.spare}"), f"{damaged.others} are used, because {damaged.why}"
-        except ForedraftError as fault:
-            return ("suffix",), f"drafter heads is left out: {fault}, and {damaged.why}"
-    except ForedraftError as fault:  # damaged heads are a reason to draft without, and to say so
-        return ("suffix",), f"drafter heads is left out: {fault}"
+        except ForedraftError as error:
+            return ("suffix",), f"drafter heads is left out: {error}, and {damaged.why}"
+    except ForedraftError as error:  # damaged heads are a reason to draft without, and to say so
+        return ("suffix",), f"drafter heads is left out: {error}"
 
 
 def _one_drafter(
     name: str,
-    host: Host,
-    load_draft: Callable[[Any], Host],
+    loaded: LoadedModel,
+    load_draft: Callable[[Any], LoadedModel],
     capped: bool,
     floor: float,
     temperature: float | None,
@@ -118,45 +120,45 @@ def _one_drafter(
     if kind == "lookup":
         return Lookup(per_match=PER_MATCH if capped else None)
     if kind == "suffix":
-        branches = 0 if host.tier == "transformers" else BRANCHES  # which runs a tree path by path
+        branches = 0 if loaded.tier == "transformers" else BRANCHES  # which runs a tree path by path
         return Suffix(floor, branches, memory)
     if kind == "model":
-        return draft_model(load_draft(rest), host, capped, temperature)
+        return draft_model(load_draft(rest), loaded, capped, temperature)
     if kind == "layers":
-        view, length = layers_view(host.target, rest, host.cache, host.name, host.identity)
+        view, length = layers_view(loaded.target, rest, loaded.cache, loaded.name, loaded.identity)
         return ModelDrafter(view, view.vocabulary, temperature, length if capped else None, kind)
     if kind == "heads":
         return HeadsDrafter(load_heads(rest), temperature, HEADS_TOKENS if capped else None)
     return import_drafter(name)
 
 
-def heads_of(host: Host) -> LoadHeads:
+def heads_of(loaded: LoadedModel) -> LoadHeads:
     """Return what opens heads for a model, each once, whatever length or temperature they draft with."""
     opened: dict[str, RecurrentHeads | MedusaHeads] = {}
 
     def load(which: str) -> RecurrentHeads | MedusaHeads:
         if which not in opened:
-            opened[which] = open_heads(which, host.target.model, host.folder, host.cache, host.name)
+            opened[which] = open_heads(which, loaded.target.model, loaded.folder, loaded.cache, loaded.name)
         return opened[which]
 
     return load
 
 
-def draft_model(draft: Host, host: Host, capped: bool, temperature: float | None) -> ModelDrafter:
+def draft_model(draft: LoadedModel, loaded: LoadedModel, capped: bool, temperature: float | None) -> ModelDrafter:
     """Return a drafter around a second model. Raises VocabularyMismatch or DrafterError if it cannot draft."""
-    if draft.off is not None:
-        raise DrafterError(f"{draft.name} cannot draft: {draft.off}")
-    theirs, ours = draft.target.vocabulary, host.target.vocabulary
-    if draft.tokenizer is not None and host.tokenizer is not None:
-        difference = host.tokenizer.first_difference(draft.tokenizer)
+    if draft.no_speculation_reason is not None:
+        raise DrafterError(f"{draft.name} cannot draft: {draft.no_speculation_reason}")
+    theirs, ours = draft.target.vocabulary, loaded.target.vocabulary
+    if draft.tokenizer is not None and loaded.tokenizer is not None:
+        difference = loaded.tokenizer.first_difference(draft.tokenizer)
         if difference is not None:
             token, mine, other = difference
             raise VocabularyMismatch(
-                f"{draft.name} cannot draft for {host.name}: vocabularies of {theirs} and {ours} tokens differ,"
+                f"{draft.name} cannot draft for {loaded.name}: vocabularies of {theirs} and {ours} tokens differ,"
                 f" first at token {token} ({other!r} against {mine!r})"
             )
     elif theirs != ours:
         raise VocabularyMismatch(
-            f"{draft.name} cannot draft for {host.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
+            f"{draft.name} cannot draft for {loaded.name}: {theirs} and {ours} tokens, and no tokenizers to compare"
         )
     return ModelDrafter(draft.target, ours, temperature, MODEL_TOKENS if capped else None)

@@ -20,7 +20,7 @@ from foredraft.models.runner import (
     CHOICES,
     INSTALL,
     Runner,
-    Wish,
+    RunnerOptions,
     open_runner,
     require_something,
     torch_engine,
@@ -29,7 +29,7 @@ from foredraft.models.runner import (
 )
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.narrow import NarrowModel, narrow_vocabulary
-from foredraft.runtime.model_folder import Wanted, find_folder
+from foredraft.runtime.model_folder import ModelQuery, find_folder
 from foredraft.system.files import Progress
 from foredraft.tokenizer.tokenizer import Tokenizer
 
@@ -57,9 +57,9 @@ class Machine:
         if self.device is not None:
             text("device", self.device)
         if self.threads is not None:
-            whole("threads", self.threads, least=1, most=MAX_THREADS)
+            whole("threads", self.threads, minimum=1, maximum=MAX_THREADS)
         if self.context is not None:
-            whole("context", self.context, least=1)
+            whole("context", self.context, minimum=1)
         switch("offline", self.offline)
 
     @property
@@ -86,7 +86,7 @@ def find_sampler() -> Sampler:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class LoadedModel:
     """A model ready to be asked."""
 
     name: str
@@ -97,57 +97,61 @@ class Host:
     dtype: str
     fingerprint: str
     context: int
-    off: str | None  # why speculation is refused, where it is
+    no_speculation_reason: str | None  # why speculation is refused, where it is
     notice: str | None  # a slower path that was taken, and why
     folder: ModelFolder | None  # where it was loaded from; None for an object handed in
     sampler: Sampler
     identity: str = ""  # of its weights
     cache: Path = Path()  # where models are kept, and what was found out about them
-    news: str | None = None  # what loading it has left in the cache, which is no slower path
+    install_note: str | None = None  # what loading it has left in the cache, which is no slower path
 
 
-def load_draft_host(name: str, machine: Machine, target: Host, progress: Progress | None = None) -> Host:
-    """Return a draft model under its target's machine options; its context is its own. Raises as ``load_host`` does.
+def open_draft_model(name: str, machine: Machine, target: LoadedModel, progress: Progress | None = None) -> LoadedModel:
+    """Return a draft model under its target's machine options; its context is its own. Raises as ``open_model`` does.
 
     Beside a target that runs a file's blocks its weights are coded in 5 bits, where no type was asked for: in 16 bits
     it would read several times as much for each of its parameters, and what is rounded is a guess.
     """
     rounded = machine.dtype == "auto" and target.dtype == "file"
-    return load_host(name, replace(machine, context=None), progress=progress, rounded=rounded)
+    return open_model(name, replace(machine, context=None), progress=progress, rounded=rounded)
 
 
-def load_host(
+def open_model(
     model: Any,
     machine: Machine,
     tokenizer: Any = None,
     progress: Progress | None = None,
     *,
     rounded: bool = False,
-) -> Host:
+) -> LoadedModel:
     """Return a model by alias, folder, hub id or GGUF file, or around a transformers model object.
 
     ``rounded`` codes a folder's weights in 5 bits where the native pass runs them, which only a draft may ask for.
     Raises ModelError, FetchError or StorageError.
     """
     if not isinstance(model, str | Path):
-        return _host_of_module(model, machine, tokenizer)
+        return _model_of_module(model, machine, tokenizer)
     name = str(model)
     require_something(machine.device)
     device, tier, cache = machine.device, machine.native_tier, machine.cache_folder
-    found = find_folder(Wanted(name, machine.dtype, device, tier, cache, machine.offline, progress))
+    found = find_folder(ModelQuery(name, machine.dtype, device, tier, cache, machine.offline, progress))
     folder, dtype = found.folder, found.dtype
     if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or folder.why_not_in_table):
         dtype = "rounded"
-    runner = open_runner(folder, Wish(dtype, cache, device, machine.threads, tier, progress))
-    news = runner.model.news if isinstance(runner.model, WithNews) else None
-    runner = replace(runner, notice="; ".join(said for said in (found.notice, runner.notice) if said) or None)
+    runner = open_runner(folder, RunnerOptions(dtype, cache, device, machine.threads, tier, progress))
+    install_note = runner.model.news if isinstance(runner.model, WithNews) else None
+    runner = replace(runner, notice="; ".join(note for note in (found.notice, runner.notice) if note) or None)
     if (ids := narrow_vocabulary(folder.path, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))
-    words = tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder.path, folder.config)
-    return replace(_host(name, runner, words, machine, dtype, folder.identity, folder), news=news)
+    own_tokenizer = (
+        tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder.path, folder.config)
+    )
+    return replace(
+        _loaded_model(name, runner, own_tokenizer, machine, dtype, folder.identity, folder), install_note=install_note
+    )
 
 
-def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
+def _model_of_module(module: Any, machine: Machine, tokenizer: Any) -> LoadedModel:
     if machine.device is not None or machine.dtype != "auto" or machine.native_tier not in (None, "auto"):
         raise OptionError("a model object keeps the device and dtype it has: leave device, dtype and native_tier out")
     if not torch_installed():
@@ -155,37 +159,37 @@ def _host_of_module(module: Any, machine: Machine, tokenizer: Any) -> Host:
     from foredraft.models.hf.module import GenericModel
 
     model = GenericModel(module)
-    words = tokenizer_of(tokenizer) if tokenizer is not None else None
+    own_tokenizer = tokenizer_of(tokenizer) if tokenizer is not None else None
     name = str(getattr(module.config, "_name_or_path", "")) or type(module).__name__
     runner = Runner(model, "transformers", model.device, torch_engine("transformers", model.device))
-    return _host(name, runner, words, machine, model.dtype, model.identity(), None)
+    return _loaded_model(name, runner, own_tokenizer, machine, model.dtype, model.identity(), None)
 
 
-def _host(
+def _loaded_model(
     name: str,
     runner: Runner,
-    words: Tokenizer | None,
+    tokenizer: Tokenizer | None,
     machine: Machine,
     dtype: str,
     identity: str,
     folder: ModelFolder | None,
-) -> Host:
+) -> LoadedModel:
     model = runner.model
     context = machine.context or model.context
     if context > model.context:
         raise OptionError(f"context {context} is more than the {model.context} tokens that {name} was made for")
     chosen = find_sampler()
-    return Host(
+    return LoadedModel(
         name=name,
         target=CachedTarget(model),
-        tokenizer=words,
+        tokenizer=tokenizer,
         tier=runner.tier,
         device=runner.device,
         dtype=dtype,
         # the two samplers may differ in the last bit of a probability, and then in a token
         fingerprint=fingerprint(__version__, identity, f"{runner.engine} {chosen.name}", dtype),
         context=context,
-        off=model.why_not_rewindable or None,
+        no_speculation_reason=model.why_not_rewindable or None,
         notice=runner.notice,
         folder=folder,
         sampler=chosen,

@@ -20,7 +20,7 @@ from foredraft.system.files import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelQuery:
     """A model's name, the options that say how it is to run (see ``load``), and where models are kept."""
 
     name: str
@@ -37,7 +37,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedModel:
     """A model's folder, the type it is computed in, and what a user should know of that."""
 
     folder: ModelFolder
@@ -45,37 +45,37 @@ class Found:
     notice: str | None = None
 
 
-def find_folder(wanted: Wanted) -> Found:
+def find_folder(query: ModelQuery) -> ResolvedModel:
     """Return the folder of a model, fetched and converted where need be.
 
     Raises OptionError for a device that is not there, ModelError, FetchError or StorageError.
     """
-    asked = wanted.dtype
+    asked = query.dtype
     wide = "f32" if asked in ("f32", "f64") else "bf16"
     free = asked in ("auto", "file")
-    why = why_not_blocks(wanted.device, wanted.tier) if free else None
-    folder, said = _resolved(wanted, asked if free and not why else wide)
+    why = why_not_blocks(query.device, query.tier) if free else None
+    folder, note = _resolved(query, asked if free and not why else wide)
     if folder.link is not None and free and not why:
         if (why := folder.why_not_in_table) is None:
-            return Found(folder, "file", said)
-        folder, said = wanted.resolved(wide), None
+            return ResolvedModel(folder, "file", note)
+        folder, note = query.resolved(wide), None
     if folder.gguf is not None:  # its own name was given
-        folder = wanted.resolved(wide, str(folder.gguf))
+        folder = query.resolved(wide, str(folder.gguf))
     if asked == "file" and why and folder.from_gguf:
         size = f"{folder.weight_bytes / 1e6:.0f} MB"
-        said = f"the file's blocks cannot be run as they are, because {why}; its weights are widened to bf16, {size}"
-    return Found(folder, {"auto": "bf16", "file": _file_dtype(folder.config)}.get(asked, asked), said)
+        note = f"the file's blocks cannot be run as they are, because {why}; its weights are widened to bf16, {size}"
+    return ResolvedModel(folder, {"auto": "bf16", "file": _file_dtype(folder.config)}.get(asked, asked), note)
 
 
-def _resolved(wanted: Wanted, dtype: str) -> tuple[ModelFolder, str | None]:
+def _resolved(query: ModelQuery, dtype: str) -> tuple[ModelFolder, str | None]:
     """Return a model's folder and, where it had to be a temporary one, why. Raises as ``resolve`` does.
 
     A folder that links to a GGUF is small: where the cache cannot be written to, one is kept as long as the process.
     """
     try:
-        return wanted.resolved(dtype), None
-    except StorageError as fault:
-        path = Path(wanted.name).expanduser()
+        return query.resolved(dtype), None
+    except StorageError as error:
+        path = Path(query.name).expanduser()
         if dtype not in ("auto", "file") or not path.is_file():
             raise
         from foredraft.models.gguf.convert import convert_gguf  # slow to import, and seldom needed
@@ -84,9 +84,9 @@ def _resolved(wanted: Wanted, dtype: str) -> tuple[ModelFolder, str | None]:
             folder = Path(tempfile.mkdtemp(prefix="foredraft-"))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             made = ModelFolder(convert_gguf(path, folder, "file"))
-            return made, f"what the file says of itself is read at each start: {fault}"
+            return made, f"what the file says of itself is read at each start: {error}"
         except (OSError, StorageError):  # nor can the system's own folder for such things
-            raise fault from None
+            raise error from None
 
 
 def _file_dtype(config: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from foredraft.drafters.heads import HeadsDrafter
 from foredraft.options import Settings
 from foredraft.planning.choose import Chooser
 from foredraft.result import Predicted
-from foredraft.runtime.drafters import Drafters, parts_of, remarks
+from foredraft.runtime.drafters import Drafters, notes_of, parts_of
 
 
 def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied: Predicted | None) -> list[str]:
@@ -19,7 +19,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     ``copied`` is what became of a prediction, where there was one.
     """
     notices = []
-    idle = drafters.off(settings, drafter) is not None
+    idle = drafters.no_speculation_reason(settings, drafter) is not None
     if settings.seed is not None and settings.rule == "ratio" and not (settings.sampling.greedy or idle):
         notices.append(
             "under rule ratio a seed's text also depends on the drafter, its lengths and what the cache held; "
@@ -35,7 +35,7 @@ def notices_of(settings: Settings, drafters: Drafters, drafter: Drafter, copied:
     if isinstance(drafter, Chooser) and drafter.notice is not None:
         notices.append(drafter.notice)
     notices += [part.notice for part in parts_of(drafter) if isinstance(part, HeadsDrafter) and part.notice is not None]
-    return notices + drafters.without_effect(settings, drafter) + remarks(drafter)
+    return notices + drafters.without_effect(settings, drafter) + notes_of(drafter)
 
 
 def _greedy(settings: Settings) -> list[str]:

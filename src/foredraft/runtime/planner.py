@@ -11,7 +11,7 @@ from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs
 from foredraft.planning.planner import AutoPlanner
 from foredraft.result import Pace
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.runtime.pass_table import pass_table
 from foredraft.system.machine import machine
 
@@ -19,8 +19,8 @@ from foredraft.system.machine import machine
 class Planning:
     """Plans for one model. What it learns of machine and texts serves all that the model is asked."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
         self._auto: AutoPlanner | None = None
 
     def planner(self, length: int | None) -> Planner:
@@ -30,16 +30,16 @@ class Planning:
     def auto(self) -> AutoPlanner:
         """Return the planner that decides; the first time passes are timed, unless that was done here before."""
         if self._auto is None:
-            host = self._host
-            model = host.target.model
+            loaded = self._loaded
+            model = loaded.target.model
             threads = model.threads if isinstance(model, WithThreads) else None
             facts = {
-                "version": __version__, "identity": host.identity, "tier": host.tier, "device": host.device,
-                "dtype": host.dtype, "threads": threads, "machine": machine(),
+                "version": __version__, "identity": loaded.identity, "tier": loaded.tier, "device": loaded.device,
+                "dtype": loaded.dtype, "threads": threads, "machine": machine(),
             }  # fmt: skip
-            name = f"{host.identity}-{host.tier}-{host.dtype}-{threads}.json"
-            kept = host.cache / "costs" / name if host.identity and host.folder is not None else None
-            self._auto = AutoPlanner(Costs(pass_table(model, host.context, kept, facts)))
+            name = f"{loaded.identity}-{loaded.tier}-{loaded.dtype}-{threads}.json"
+            kept = loaded.cache / "costs" / name if loaded.identity and loaded.folder is not None else None
+            self._auto = AutoPlanner(Costs(pass_table(model, loaded.context, kept, facts)))
         return self._auto
 
     def pace(self, tally: Tally, drafter: Drafter, context: int) -> Pace:

@@ -16,12 +16,12 @@ from foredraft.retrieval.store import Saved, Store
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 CACHE_TOKENS: Final = LIMIT
-_MOST_TOKENS: Final = 2**31 - 1  # of an index
+_MAX_TOKENS: Final = 2**31 - 1  # of an index
 
 
 def check_cache(tokens: object, share: object) -> None:
     """Refuse options of the recent text that are none. Raises OptionError."""
-    whole("cache_tokens", tokens, least=GENERATIONS, most=_MOST_TOKENS)
+    whole("cache_tokens", tokens, minimum=GENERATIONS, maximum=_MAX_TOKENS)
     if not isinstance(share, bool):
         raise OptionError(f"share_cache must be True or False, not {share!r:.60}")
 
@@ -34,12 +34,12 @@ class RecentText:
     scope is cleared, only what was said since is saved. Raises OptionError for a limit that holds nothing.
     """
 
-    def __init__(self, words: Tokenizer | None, vocabulary: int, folder: Path, limit: int, shared: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, vocabulary: int, folder: Path, limit: int, shared: bool) -> None:
         check_cache(limit, shared)
         self.shared = shared
         self.memory = Memory(limit, shared)
         self._epochs: dict[str, str | None] = {}  # of the files that were read and written
-        self._words = words
+        self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._folder = folder / FOLDER
 
@@ -52,10 +52,10 @@ class RecentText:
         if not isinstance(text, Sequence) or isinstance(text, bytes | bytearray | memoryview):
             raise OptionError(f"what is remembered is text or token ids, not {text!r:.60}")
         if isinstance(text, str):
-            if self._words is None:
+            if self._tokenizer is None:
                 raise OptionError("a text to remember needs a tokenizer, or must be token ids")
             check_text("the text to remember", text)
-            text = self._words.encode(text, special=False)
+            text = self._tokenizer.encode(text, special=False)
         for token in text:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self._vocabulary:
                 raise OptionError(f"token {token!r:.40} is not in the vocabulary of {self._vocabulary}")
@@ -66,7 +66,7 @@ class RecentText:
         check_scope(scope)
         self.memory.forget(scope)
         self._epochs.pop(scope, None)
-        if self._words is not None:
+        if self._tokenizer is not None:
             self._store().remove(scope)
 
     def load(self, scope: str) -> None:
@@ -81,9 +81,9 @@ class RecentText:
         if self.shared:
             try:
                 others = [name for name in store.scopes() if name != scope]
-            except StorageError as fault:
+            except StorageError as error:
                 others = []
-                faults.append(str(fault))
+                faults.append(str(error))
             for name in others:
                 self._hold(name, self._read(store, name, faults))
         self._hold(scope, own)  # the latest is the last to make room
@@ -103,8 +103,8 @@ class RecentText:
     def _read(self, store: Store, scope: str, faults: list[str]) -> tuple[list[Document], str | None] | None:
         try:
             return store.load(scope)
-        except StorageError as fault:
-            faults.append(str(fault))
+        except StorageError as error:
+            faults.append(str(error))
             return None
 
     def _hold(self, scope: str, found: tuple[list[Document], str | None] | None) -> None:
@@ -142,6 +142,6 @@ class RecentText:
         return [document for name, tokens in self.memory.dump() if name == scope for document in split(tokens)]
 
     def _store(self) -> Store:
-        if self._words is None:
+        if self._tokenizer is None:
             raise OptionError("recent text on disk needs a tokenizer: load the model with tokenizer=")
-        return Store(self._folder, self._words.fingerprint(), self._vocabulary)
+        return Store(self._folder, self._tokenizer.fingerprint(), self._vocabulary)

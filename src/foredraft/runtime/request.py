@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foredraft.core.draft import Outcome
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.logprobs import TokenLogprob as Recorded
 from foredraft.engine.shaping import Shaper, ShapingOptions, shaper
 from foredraft.engine.tally import Tally
@@ -16,7 +16,7 @@ from foredraft.errors import OptionError
 from foredraft.options import Settings, check_vocabulary
 from foredraft.prompts import bad_word_ids, prediction_ids, prompt_ids
 from foredraft.result import Choice, TokenLogprob
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Request:
     ``scores`` is where its tokens' log-probabilities go; None where nobody asked for them.
     """
 
-    sequence: Text
+    sequence: TokenSequence
     answer: AnswerText
     tally: Tally
     scores: list[Recorded] | None = None
@@ -44,7 +44,7 @@ class Request:
         if outcome.finish_reason is not None:
             self.answer.finish()
 
-    def choice(self, words: Tokenizer | None) -> Choice:
+    def choice(self, tokenizer: Tokenizer | None) -> Choice:
         """Return what it came to."""
         sequence = self.sequence
         return Choice(
@@ -52,40 +52,40 @@ class Request:
             text=self.answer.text,
             token_ids=sequence.answer,
             finish_reason=sequence.finish_reason,
-            logprobs=None if self.scores is None else [spelled(score, words) for score in self.scores],
+            logprobs=None if self.scores is None else [token_logprob(score, tokenizer) for score in self.scores],
             origins=self.origins,
-            fault=sequence.fault,
+            fault=sequence.error,
         )
 
 
 class Requests:
     """Makes requests for one model. Its grammars are compiled once and kept."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
         self._grammars: Grammars | None = None
 
     def make(self, prompt: Any, settings: Settings) -> list[Request]:
         """Turn a prompt into the sequences of its ``n`` answers, ready to run. Raises OptionError or PromptError."""
-        host, words, tally = self._host, self._host.tokenizer, Tally()
-        ids = prompt_ids(prompt, words, settings, host.target.vocabulary, host.context)
-        check_vocabulary(settings, host.target.vocabulary)
-        if settings.stop and words is None:
+        loaded, tokenizer, tally = self._loaded, self._loaded.tokenizer, Tally()
+        ids = prompt_ids(prompt, tokenizer, settings, loaded.target.vocabulary, loaded.context)
+        check_vocabulary(settings, loaded.target.vocabulary)
+        if settings.stop and tokenizer is None:
             raise OptionError("stop strings need a tokenizer: load the model with tokenizer=")
         shaping = self._shaping(settings)
         seed = secrets.randbits(64) if settings.seed is None else settings.seed
         requests = []
         for choice in range(settings.n):
-            stream = words.stream() if words is not None else _Wordless()
+            stream = tokenizer.stream() if tokenizer is not None else _Wordless()
             answer = AnswerText(stream, settings.stop, settings.shaping.min_tokens)
-            sequence = Text(
+            sequence = TokenSequence(
                 tokens=list(ids),
-                limit=min(len(ids) + settings.max_tokens, host.context),
+                limit=min(len(ids) + settings.max_tokens, loaded.context),
                 params=settings.sampling,
-                noise=host.sampler.noise(seed, choice, coupled=is_coupled(settings)),
+                noise=loaded.sampler.noise(seed, choice, coupled=is_coupled(settings)),
                 shaping=self._shaper(shaping, settings),
-                law=host.sampler.law,
-                stop_ids=settings.stop_token_ids | (words.stop_ids if words is not None else frozenset()),
+                law=loaded.sampler.law,
+                stop_ids=settings.stop_token_ids | (tokenizer.stop_ids if tokenizer is not None else frozenset()),
                 ends=answer.push,
             )
             requests.append(Request(sequence, answer, tally))
@@ -93,26 +93,26 @@ class Requests:
 
     def prediction(self, settings: Settings) -> tuple[int, ...]:
         """Return the tokens of the prediction; none where there is none. Raises OptionError."""
-        host = self._host
-        return prediction_ids(settings, host.tokenizer, host.target.vocabulary, host.context)
+        loaded = self._loaded
+        return prediction_ids(settings, loaded.tokenizer, loaded.target.vocabulary, loaded.context)
 
     def _shaping(self, settings: Settings) -> ShapingOptions:
         if not settings.bad_words:
             return settings.shaping
-        if self._host.tokenizer is None:
+        if self._loaded.tokenizer is None:
             raise OptionError("bad words need a tokenizer: load the model with tokenizer=")
-        return replace(settings.shaping, bad_words=bad_word_ids(settings.bad_words, self._host.tokenizer))
+        return replace(settings.shaping, bad_words=bad_word_ids(settings.bad_words, self._loaded.tokenizer))
 
     def _shaper(self, shaping: ShapingOptions, settings: Settings) -> Shaper | None:
         """Return what shapes one answer's logits; a grammar's place in its answer is its own."""
         if settings.grammar is None:
             return shaper(shaping)
         if self._grammars is None:
-            if self._host.tokenizer is None:
+            if self._loaded.tokenizer is None:
                 raise OptionError("json_schema and regex need a tokenizer: load the model with tokenizer=")
             from foredraft.grammar.masks import Grammars  # llguidance takes a while to import
 
-            self._grammars = Grammars(self._host.tokenizer, self._host.target.vocabulary)
+            self._grammars = Grammars(self._loaded.tokenizer, self._loaded.target.vocabulary)
         return shaper(shaping, self._grammars.follow(settings.grammar))
 
 
@@ -121,13 +121,13 @@ def is_coupled(settings: Settings) -> bool:
     return settings.rule == "coupled" or (settings.rule == "auto" and settings.seed is not None)
 
 
-def spelled(score: Recorded, words: Tokenizer | None) -> TokenLogprob:
+def token_logprob(score: Recorded, tokenizer: Tokenizer | None) -> TokenLogprob:
     """Return a recorded log-probability with its tokens spelled out."""
 
     def named(token: int, logprob: float) -> TokenLogprob:
-        return TokenLogprob(token, "" if words is None else words.spelled(token), logprob)
+        return TokenLogprob(token, "" if tokenizer is None else tokenizer.token_text(token), logprob)
 
-    return replace(named(score.token, score.logprob), top_logprobs=[named(*each) for each in score.tops])
+    return replace(named(score.token, score.logprob), top_logprobs=[named(*each) for each in score.top_logprobs])
 
 
 class _Wordless:

@@ -16,7 +16,7 @@ from foredraft.options import Settings
 from foredraft.result import Predicted, Result, Speculative, Timings
 from foredraft.runtime.copy_sources import informed, predicted, uninformed
 from foredraft.runtime.drafters import Drafters, slower_paths
-from foredraft.runtime.host import Host, Machine, load_host
+from foredraft.runtime.host import LoadedModel, Machine, open_model
 from foredraft.runtime.notices import notices_of
 from foredraft.runtime.planner import Planning
 from foredraft.runtime.recent_text import RecentText
@@ -34,12 +34,14 @@ class Runtime:
     generation. Not safe for use from two threads at once.
     """
 
-    def __init__(self, host: Host, drafters: Drafters, recent_text: RecentText, watch: LawWatch | None = None) -> None:
-        self.host = host
+    def __init__(
+        self, loaded: LoadedModel, drafters: Drafters, recent_text: RecentText, watch: LawWatch | None = None
+    ) -> None:
+        self.loaded = loaded
         self.drafters = drafters
         self.recent_text = recent_text
-        self.planning = Planning(host)
-        self.requests = Requests(host)
+        self.planning = Planning(loaded)
+        self.requests = Requests(loaded)
         self.watch = watch
         self.onlookers: list[Onlooker] = []
         self.load_s = 0.0
@@ -47,7 +49,7 @@ class Runtime:
     @property
     def slower_paths(self) -> list[str]:
         """What runs slower here than it could, and why; empty as a rule."""
-        return ([] if self.host.notice is None else [self.host.notice]) + slower_paths(self.drafters.default)
+        return ([] if self.loaded.notice is None else [self.loaded.notice]) + slower_paths(self.drafters.default)
 
     def drafter_for(self, settings: Settings) -> Drafter:
         """Return the drafter of one generation, told what else it may copy from. Raises DrafterError or OptionError."""
@@ -65,29 +67,29 @@ class Runtime:
         planner = self.planning.planner(self.draft_length(settings, drafter))
         watches: list[Watch] = [tally, *([self.watch] if self.watch else []), *(a(planner) for a in self.onlookers)]
         if settings.logprobs is not None:
-            watches.append(recorder := LogprobRecorder(self.host.sampler.logprobs))
+            watches.append(recorder := LogprobRecorder(self.loaded.sampler.logprobs))
             for request in requests:
                 request.scores = recorder.want(request.sequence, settings.logprobs)
-        with closing(run([r.sequence for r in requests], self.host.target, drafter, planner, watches)) as rounds:
+        with closing(run([r.sequence for r in requests], self.loaded.target, drafter, planner, watches)) as rounds:
             for outcomes in rounds:
                 for sequence, outcome in outcomes:
                     request = of[sequence]
                     if not request.origins:
-                        request.cached_tokens = self.host.target.reused(sequence)
+                        request.cached_tokens = self.loaded.target.reused(sequence)
                     request.take(outcome)
                 yield
 
     def result_of(self, requests: Sequence[Request], settings: Settings, drafter: Drafter, tally: Tally) -> Result:
         """Return what the answers to one prompt came to; ``tally`` is that of all prompts that ran together."""
-        host, first = self.host, requests[0]
-        choices = [request.choice(host.tokenizer) for request in requests]
+        loaded, first = self.loaded, requests[0]
+        choices = [request.choice(loaded.tokenizer) for request in requests]
         copied = None if settings.prediction is None else predicted(drafter, [r.sequence for r in requests])
         speculative, plain = self.speculative(first.tally, settings, drafter, len(first.sequence))
         return Result(
-            model=host.name,
-            system_fingerprint=host.fingerprint,
-            tier=host.tier,
-            dtype=host.dtype,
+            model=loaded.name,
+            system_fingerprint=loaded.fingerprint,
+            tier=loaded.tier,
+            dtype=loaded.dtype,
             drafter=drafter.name,
             rule="coupled" if first.sequence.noise.coupled else "ratio",
             seed=settings.seed,
@@ -110,7 +112,9 @@ class Runtime:
         """
         own = uninformed(drafter)
         pace = self.planning.pace(tally, own, context)
-        return Speculative.of(tally, self.drafters.off(settings, drafter) or pace.reason), pace.plain_tokens_per_s
+        return Speculative.of(
+            tally, self.drafters.no_speculation_reason(settings, drafter) or pace.reason
+        ), pace.plain_tokens_per_s
 
     def notices_for(self, settings: Settings, drafter: Drafter, copied: Predicted | None) -> list[str]:
         """Say what a user may not expect of the options he gave, and what the watch has found."""
@@ -136,11 +140,13 @@ def open_runtime(
     Raises ModelError, DrafterError, FetchError, StorageError or OptionError.
     """
     began = perf_counter()
-    host = load_host(model, machine, tokenizer, progress)
-    recent_text = RecentText(host.tokenizer, host.target.vocabulary, machine.cache_folder, cache_tokens, share_cache)
-    drafters = Drafters(host, machine, drafter, draft_tokens, draft_temperature, recent_text.memory, progress)
-    if host.folder is not None:
-        host.folder.close()  # target and heads have taken what they need
-    runtime = Runtime(host, drafters, recent_text, LawWatch() if watch else None)
+    loaded = open_model(model, machine, tokenizer, progress)
+    recent_text = RecentText(
+        loaded.tokenizer, loaded.target.vocabulary, machine.cache_folder, cache_tokens, share_cache
+    )
+    drafters = Drafters(loaded, machine, drafter, draft_tokens, draft_temperature, recent_text.memory, progress)
+    if loaded.folder is not None:
+        loaded.folder.close()  # target and heads have taken what they need
+    runtime = Runtime(loaded, drafters, recent_text, LawWatch() if watch else None)
     runtime.load_s = perf_counter() - began
     return runtime

@@ -14,7 +14,7 @@ from foredraft._version import __version__
 from foredraft.server.endpoints import answers, model, status
 from foredraft.server.errors import ApiError, invalid
 from foredraft.server.guard import Guard
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 from foredraft.server.watch.openapi import describe
 from foredraft.server.watch.page import add_page
 from foredraft.server.wire.request_fields import WARNING
@@ -25,7 +25,7 @@ _ABOUT: Final = (
 )
 
 
-def create_app(desk: Desk) -> FastAPI:
+def create_app(state: ServerState) -> FastAPI:
     """Return the application of one server."""
     app = FastAPI(
         title="Foredraft",
@@ -35,18 +35,18 @@ def create_app(desk: Desk) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.server = state
     for endpoints in (answers, model, status):
         app.include_router(endpoints.router)
     add_page(app)
-    describe(app, keyed=bool(desk.keys))
+    describe(app, keyed=bool(state.keys))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(Guard, desk=desk)
-    if desk.origins:
+    app.add_middleware(Guard, state=state)
+    if state.origins:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=desk.origins,
+            allow_origins=state.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],  # those that are asked for: clients add their own
             expose_headers=[WARNING, "Retry-After"],
@@ -54,15 +54,15 @@ def create_app(desk: Desk) -> FastAPI:
     return app
 
 
-async def _invalid(_: Request, fault: Exception) -> Response:
-    assert isinstance(fault, RequestValidationError)
-    return invalid(fault).response()
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return invalid(error).response()
 
 
-async def _http(request: Request, fault: Exception) -> Response:
-    if isinstance(fault, ApiError):
-        return fault.response()
-    assert isinstance(fault, HTTPException)
-    if fault.status_code == 404:
+async def _http(request: Request, error: Exception) -> Response:
+    if isinstance(error, ApiError):
+        return error.response()
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
         return ApiError(404, f"there is nothing at {request.url.path!r:.80}", code="not_found").response()
-    return ApiError(fault.status_code, str(fault.detail), headers=fault.headers).response()
+    return ApiError(error.status_code, str(error.detail), headers=error.headers).response()

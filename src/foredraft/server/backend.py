@@ -11,7 +11,7 @@ from foredraft.result import Predicted, Speculative, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerateRequest:
     """One request: ``n`` answers to each of its prompts, which are text, messages or token ids.
 
     ``options`` are those of ``foredraft.options.Options``. ``owner`` says whose text it is: nothing is re-used across
@@ -36,7 +36,7 @@ class Delta:
 
     ``logprobs`` are those of the pieces' tokens; None where nobody asked. ``tokens`` counts what the round committed,
     shown or not; ``at`` is on the clock of ``time.perf_counter``. ``finish_reason`` is "stop", "length", "error",
-    "cancelled" or None; ``fault`` is why, for "error".
+    "cancelled" or None; ``error`` is why, for "error".
     """
 
     pieces: tuple[Piece, ...]
@@ -44,7 +44,7 @@ class Delta:
     tokens: int
     at: float
     finish_reason: str | None
-    fault: Exception | None
+    error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Served(Protocol):
         """Its tier, dtype, drafter and ``system_fingerprint``."""
         ...
 
-    def prepare(self, asked: Asked) -> Exchange:
+    def prepare(self, asked: GenerateRequest) -> Exchange:
         """Check a request and make it ready to start. Takes its time: not for the event loop.
 
         Raises OptionError, PromptError, DrafterError or TokenizerError.
@@ -217,7 +217,7 @@ class Served(Protocol):
         """Return the text of token ids. Raises PromptError for ids that are none."""
         ...
 
-    def spelled(self, ids: Sequence[int]) -> list[str]:
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token."""
         ...
 

@@ -35,7 +35,7 @@ TYPES: Final = {
     500: "server_error",
     503: "service_unavailable_error",
 }
-_LONGEST: Final = 280
+_MAX_CHARACTERS: Final = 280
 _BRANCHES: Final = ("bool", "int", "float", "str")  # of a union, as pydantic calls them
 _RETRY_S: Final = 1.0
 # what the library calls otherwise than the request does
@@ -78,7 +78,7 @@ def error_object(status: int, message: str, param: str | None = None, code: str 
     kind = TYPES.get(status, TYPES[400] if status < 500 else TYPES[500])
     return {
         "error": {
-            "message": message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …",
+            "message": message if len(message) <= _MAX_CHARACTERS else f"{message[:_MAX_CHARACTERS]} …",
             "type": kind,
             "param": param,
             "code": code,
@@ -107,27 +107,27 @@ def retry(seconds: float) -> dict[str, str]:
     return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
-def refusal(fault: Exception, fields: Iterable[str] = ()) -> ApiError | None:
+def refusal(error: Exception, fields: Iterable[str] = ()) -> ApiError | None:
     """Return what an error of the library means to whoever asked; None for one that is the server's own.
 
     ``fields`` are the request's own, of which the message may name one.
     """
-    if isinstance(fault, ApiError):
-        return fault
-    if isinstance(fault, Overloaded):
-        return busy(str(fault), "queue_full", fault.retry_after)
-    if isinstance(fault, Draining):
-        return busy(str(fault), "draining")
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Overloaded):
+        return busy(str(error), "queue_full", error.retry_after)
+    if isinstance(error, Draining):
+        return busy(str(error), "draining")
     known = list(fields)
     prompt = next((name for name in ("messages", "prompt") if name in known), None)
-    if isinstance(fault, PromptTooLong):
-        return ApiError(400, str(fault), prompt, "context_length_exceeded")
-    if isinstance(fault, PromptError | TokenizerError):
-        return ApiError(400, str(fault), prompt)
-    if isinstance(fault, OptionError | GenerationError):
-        return ApiError(400, str(fault), named(str(fault), known))
-    if isinstance(fault, DrafterError):
-        return ApiError(400, str(fault), named(str(fault), known) or "speculative")
+    if isinstance(error, PromptTooLong):
+        return ApiError(400, str(error), prompt, "context_length_exceeded")
+    if isinstance(error, PromptError | TokenizerError):
+        return ApiError(400, str(error), prompt)
+    if isinstance(error, OptionError | GenerationError):
+        return ApiError(400, str(error), named(str(error), known))
+    if isinstance(error, DrafterError):
+        return ApiError(400, str(error), named(str(error), known) or "speculative")
     return None
 
 

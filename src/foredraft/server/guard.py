@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foredraft.server.errors import ApiError
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 
 OWNER: Final = "foredraft.owner"
 OPEN: Final = ("/health", "/ready", "/")  # the page holds nothing of the server's, and is where a key is given
@@ -24,9 +24,9 @@ class Guard:
     a page of somebody else, in a browser on this machine, must not reach it by a name that was made to point here.
     """
 
-    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
-        self._desk = desk
+        self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -39,7 +39,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                self._desk.meters.answered(message["status"])
+                self._state.meters.answered(message["status"])
             await send(message)
 
         try:
@@ -47,8 +47,8 @@ class Guard:
             await self._app(scope, receive, counted)
         except ApiError as refused:
             await refused.response()(scope, receive, counted)
-        except Exception as fault:  # ours, whatever it is: the next request is served
-            self._desk.report(f"{scope['method']} {scope['path']} failed: {type(fault).__name__}: {fault}")
+        except Exception as error:  # ours, whatever it is: the next request is served
+            self._state.report(f"{scope['method']} {scope['path']} failed: {type(error).__name__}: {error}")
             if started:
                 raise
             await ApiError(500, "the server failed at this request", code="internal_error").response()(
@@ -58,23 +58,23 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """Note whose request it is. Raises ApiError where it may not pass."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
-        desk = self._desk
+        state = self._state
         scope[OWNER] = ""
         sizes = len(scope["path"]) + len(scope["query_string"]) + sum(len(name) + len(value) for name, value in headers)
-        if sizes > desk.limits.headers:  # those that came all at once; h11 stops the others
+        if sizes > state.limits.headers:  # those that came all at once; h11 stops the others
             raise ApiError(431, "the headers are larger than this server reads", headers={"Connection": "close"})
-        if not desk.keys:
+        if not state.keys:
             self._check_names(headers)
         if scope["path"] in OPEN:
             return
-        if desk.keys:
+        if state.keys:
             scope[OWNER] = self._owner(headers)
-        if desk.served is None:
-            desk.model()
+        if state.served is None:
+            state.model()
 
     def _owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
         sent = [value for name, value in headers if name == b"authorization"]
-        owner = self._desk.keys.owner(sent[0]) if len(sent) == 1 else None
+        owner = self._state.keys.owner(sent[0]) if len(sent) == 1 else None
         if owner is None:
             what = "this API key is not known here" if sent else "an API key is missing"
             raise ApiError(
@@ -92,15 +92,15 @@ class Guard:
                 400, "this server has no API key, so it answers to its own address only", "Host", "invalid_host"
             )
         for origin in [value.decode("latin-1") for name, value in headers if name == b"origin"]:
-            allowed = self._desk.origins
+            allowed = self._state.origins
             if "*" not in allowed and origin not in allowed and origin.partition("://")[2] != sent[0]:
                 raise ApiError(400, "pages of this origin may not use this server", "Origin", "invalid_origin")
 
     def _own(self, name: str | None) -> bool:
         """Say whether a name is this server's; an address, unlike a name, cannot be made to point elsewhere."""
-        if name is None or name in _LOOPBACK | self._desk.hosts:
+        if name is None or name in _LOOPBACK | self._state.hosts:
             return name is not None
-        return self._desk.by_address and _is_address(name)
+        return self._state.by_address and _is_address(name)
 
 
 def _is_address(name: str) -> bool:

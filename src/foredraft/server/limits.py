@@ -40,7 +40,7 @@ class BoundedRequest(Request):
     @property
     def limits(self) -> Limits:
         """The server's."""
-        limits: Limits = self.app.state.desk.limits
+        limits: Limits = self.app.state.server.limits
         return limits
 
     async def body(self) -> bytes:
@@ -107,8 +107,8 @@ def strict_json(body: bytes) -> Any:
         raise ApiError(400, "the body is not UTF-8 text") from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deep") from None
-    except ValueError as fault:
-        raise ApiError(400, f"the body is not JSON: {fault}") from None
+    except ValueError as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from None
     return value
 
 

@@ -22,7 +22,7 @@ def _silent(_: str) -> None:
 
 
 @dataclass(slots=True)
-class Desk:
+class ServerState:
     """One server. ``served`` is None while the model is loaded; ``report`` is told of what nobody expected."""
 
     name: str

@@ -13,8 +13,8 @@ from foredraft.errors import Draining, ServiceError
 from foredraft.options import Settings
 from foredraft.result import TokenLogprob
 from foredraft.runtime.copy_sources import predicted
-from foredraft.runtime.request import Request, spelled
-from foredraft.server.backend import Asked, Delta, Pace, ScoredPrompt, Summary
+from foredraft.runtime.request import Request, token_logprob
+from foredraft.server.backend import Delta, GenerateRequest, Pace, ScoredPrompt, Summary
 from foredraft.serving.engine import Engine
 from foredraft.serving.scoring import PromptScores
 
@@ -22,7 +22,9 @@ from foredraft.serving.scoring import PromptScores
 class OneAnswer:
     """One answer (``server.seam.Answer``). Its text grows on the engine's thread; ``take`` is for any one other."""
 
-    def __init__(self, engine: Engine, prompt: int, request: Request, asked: Asked, settings: Settings) -> None:
+    def __init__(
+        self, engine: Engine, prompt: int, request: Request, asked: GenerateRequest, settings: Settings
+    ) -> None:
         self.prompt = prompt
         self.submitted = 0.0
         self.ended = 0.0
@@ -54,8 +56,8 @@ class OneAnswer:
     @property
     def notice(self) -> str | None:
         """That its drafter was dropped, and why; None where it was not."""
-        fault = self.job.drafting_fault
-        return None if fault is None else f"the drafter was dropped: {fault}"
+        error = self.job.drafting_fault
+        return None if error is None else f"the drafter was dropped: {error}"
 
     def _deliver(self, update: Update) -> None:
         """Take an update: on the engine's thread, where the text grows too, so that no reader meets it half grown."""
@@ -78,7 +80,7 @@ class OneAnswer:
                 tokens=0 if outcome is None else len(outcome.tokens),
                 at=self.ended,
                 finish_reason=update.finish_reason,
-                fault=update.fault,
+                error=update.error,
             )
         )
         self._notify()
@@ -86,14 +88,19 @@ class OneAnswer:
     def _scores(self, start: int, end: int) -> tuple[TokenLogprob, ...] | None:
         if self._request.scores is None:
             return None
-        return tuple(spelled(score, self._engine.words) for score in self._request.scores[start:end])
+        return tuple(token_logprob(score, self._engine.tokenizer) for score in self._request.scores[start:end])
 
 
 class Answers:
     """The answers to one request (``server.seam.Exchange``)."""
 
     def __init__(
-        self, engine: Engine, asked: Asked, settings: Settings, drafter: Drafter, requests: Sequence[Sequence[Request]]
+        self,
+        engine: Engine,
+        asked: GenerateRequest,
+        settings: Settings,
+        drafter: Drafter,
+        requests: Sequence[Sequence[Request]],
     ) -> None:
         self._engine = engine
         self._asked = asked
@@ -117,16 +124,16 @@ class Answers:
     @property
     def prompts(self) -> list[ScoredPrompt]:
         """The prompts, with what is wanted of them; their log-probabilities once they have been scored."""
-        words, prompts = self._engine.words, []
+        tokenizer, prompts = self._engine.tokenizer, []
         for i, (asked, each) in enumerate(zip(self._asked.prompts, self._requests, strict=True)):
             ids = each[0].sequence.tokens[: each[0].sequence.prompt_length]
             text, scores = "", None
             tokens: tuple[str, ...] = ()
             if self._asked.echo:
-                text = asked if isinstance(asked, str) else words.decode(ids)
+                text = asked if isinstance(asked, str) else tokenizer.decode(ids)
             if self._scores:
-                tokens = tuple(words.spelled(token) for token in ids)
-                scores = tuple(spelled(score, words) for score in self._scores[i].scores)
+                tokens = tuple(tokenizer.token_text(token) for token in ids)
+                scores = tuple(token_logprob(score, tokenizer) for score in self._scores[i].scores)
             prompts.append(ScoredPrompt(text, tuple(ids), tokens, scores))
         return prompts
 
@@ -141,8 +148,8 @@ class Answers:
         for score in self._scores:
             if score.cancelled:
                 raise Draining("the server is about to end")
-            if score.fault is not None:
-                raise score.fault
+            if score.error is not None:
+                raise score.error
         return all(score.done for score in self._scores)
 
     def start(self, notify: Callable[[], None]) -> None:

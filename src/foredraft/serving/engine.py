@@ -17,4 +17,4 @@ class Engine:
     runtime: Runtime
     service: Service
     recorder: LogprobRecorder
-    words: Tokenizer
+    tokenizer: Tokenizer

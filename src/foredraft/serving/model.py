@@ -13,11 +13,11 @@ from foredraft.core.protocols import Watch
 from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
 from foredraft.errors import OptionError, PromptError
-from foredraft.options import Options, settle
+from foredraft.options import Options, parse_options
 from foredraft.planning.choose import Chooser
 from foredraft.prompts import prompt_ids
 from foredraft.runtime.runtime import Runtime
-from foredraft.server.backend import Asked, DraftCount, Load
+from foredraft.server.backend import DraftCount, GenerateRequest, Load
 from foredraft.serving.answers import Answers
 from foredraft.serving.engine import Engine
 from foredraft.serving.recent_rounds import RecentRounds
@@ -36,34 +36,34 @@ class Serving:
     """
 
     def __init__(self, runtime: Runtime, name: str, slots: int = 8, queue: int = 256, rule: str = "auto") -> None:
-        host = runtime.host
-        if host.tokenizer is None:
+        loaded = runtime.loaded
+        if loaded.tokenizer is None:
             raise PromptError("a server needs a model with a tokenizer")
         self.name = name
-        self.context = host.context
-        self._rule = settle({"rule": rule}).rule
+        self.context = loaded.context
+        self._rule = parse_options({"rule": rule}).rule
         self.most = slots + queue
-        self.words: Tokenizer = host.tokenizer
+        self.tokenizer: Tokenizer = loaded.tokenizer
         self.runtime = runtime
-        self.recorder = LogprobRecorder(host.sampler.logprobs)
+        self.recorder = LogprobRecorder(loaded.sampler.logprobs)
         self.rounds = RecentRounds(runtime.planning)
         self.facts: Mapping[str, Any] = {
-            "tier": host.tier,
-            "dtype": host.dtype,
+            "tier": loaded.tier,
+            "dtype": loaded.dtype,
             "drafter": runtime.drafters.default.name,
-            "system_fingerprint": host.fingerprint,
+            "system_fingerprint": loaded.fingerprint,
         }
         self._making = Lock()  # what makes a request ready is not made for two threads
         planning = runtime.planning
         planning.auto()  # passes are timed before anything is served
         watches: list[Watch] = [self.recorder, self.rounds, *([runtime.watch] if runtime.watch is not None else [])]
         self.service = Service(
-            host.target, runtime.drafters.default, planning, slots=slots, queue=queue, watches=watches
+            loaded.target, runtime.drafters.default, planning, slots=slots, queue=queue, watches=watches
         )
 
-    def prepare(self, asked: Asked) -> Answers:
+    def prepare(self, asked: GenerateRequest) -> Answers:
         """Check a request and make it ready to start. Raises OptionError, PromptError, DrafterError, TokenizerError."""
-        settings = settle(cast("Options", {"rule": self._rule, **asked.options}))
+        settings = parse_options(cast("Options", {"rule": self._rule, **asked.options}))
         settings = replace(settings, template=tuple(sorted(asked.template.items())))
         if settings.cache_scope is not None:
             settings = replace(settings, cache_scope=_scope(asked.owner, settings.cache_scope))
@@ -76,33 +76,33 @@ class Serving:
             for i, prompt in enumerate(asked.prompts):
                 try:
                     requests.append(self.runtime.requests.make(prompt, settings))
-                except PromptError as fault:
+                except PromptError as error:
                     if len(asked.prompts) > 1:
-                        fault.args = (f"prompt[{i}]: {fault}",)
+                        error.args = (f"prompt[{i}]: {error}",)
                     raise
         return Answers(
-            Engine(self.runtime, self.service, self.recorder, self.words), asked, settings, drafter, requests
+            Engine(self.runtime, self.service, self.recorder, self.tokenizer), asked, settings, drafter, requests
         )
 
     def encode(self, prompt: Any, special: bool, template: Mapping[str, bool | str]) -> list[int]:
         """Return the tokens of a text or of messages. Raises PromptError or TokenizerError."""
         if isinstance(prompt, str) and not special:
-            return self.words.encode(prompt, special=False) if prompt else []
+            return self.tokenizer.encode(prompt, special=False) if prompt else []
         raw = isinstance(prompt, str)
-        settings = replace(settle({"raw": True} if raw else {}), template=tuple(sorted(template.items())))
+        settings = replace(parse_options({"raw": True} if raw else {}), template=tuple(sorted(template.items())))
         with self._making:
-            return prompt_ids(prompt, self.words, settings, self.runtime.host.target.vocabulary, self.context)
+            return prompt_ids(prompt, self.tokenizer, settings, self.runtime.loaded.target.vocabulary, self.context)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids. Raises PromptError for ids that are none."""
-        width = self.runtime.host.target.vocabulary
+        width = self.runtime.loaded.target.vocabulary
         if (wrong := next((token for token in ids if not 0 <= token < width), None)) is not None:
             raise PromptError(f"token {wrong} is not in the vocabulary of {width}")
-        return self.words.decode(ids)
+        return self.tokenizer.decode(ids)
 
-    def spelled(self, ids: Sequence[int]) -> list[str]:
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token."""
-        return [self.words.spelled(token) for token in ids]
+        return [self.tokenizer.token_text(token) for token in ids]
 
     def load(self) -> Load:
         """Return what is going on."""

@@ -17,8 +17,7 @@ from foredraft.core.law import Array, Law, Point
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
-from foredraft.core.sequence import Shaping
+from foredraft.core.sequence import Shaping, TokenSequence
 from foredraft.engine.job import Job, Update
 from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob
 from foredraft.errors import NumericalError
@@ -35,31 +34,36 @@ class PromptDrafter:
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = tuple(ids)
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Meet a sequence."""
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is drawn
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        quotes: Sequence[Quote],
+        noises: Sequence[Noise],  # noqa: ARG002
+    ) -> list[Draft]:
         """Return what comes next in the prompt, as far as there is room."""
         starts = map(len, sequences)
         ends = (len(s) + quote.limit for s, quote in zip(sequences, quotes, strict=True))
         return [Draft.chain(self._ids[start:end], None, self.name) for start, end in zip(starts, ends, strict=True)]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Learn nothing."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget nothing."""
 
 
 class PromptScores:
     """The log-probabilities of a prompt's tokens [tokens - 1], from the second on, with the ``top`` likeliest at each.
 
-    ``done`` once they are there; ``fault`` is why they will not be.
+    ``done`` once they are there; ``error`` is why they will not be.
     """
 
     def __init__(self, ids: Sequence[int], top: int, owner: str, recorder: LogprobRecorder) -> None:
         self.scores: list[TokenLogprob] = []
-        self.fault: Exception | None = None
+        self.error: Exception | None = None
         self.cancelled = False
         self.done = len(ids) < 2
         self.job: Job | None = None
@@ -71,14 +75,14 @@ class PromptScores:
     def make(self, notify: Callable[[], None]) -> Job:
         """Return what scores the prompt; ``notify`` is called when that has ended."""
         ids, first = self._ids, [self._ids[0]]
-        sequence = Text(first, len(ids), shaping=_foreseen(ids), law=_certain)
+        sequence = TokenSequence(first, len(ids), shaping=_foreseen(ids), law=_certain)
         self.scores = self._recorder.want(sequence, self._top)
 
         def deliver(update: Update) -> None:
             if update.finish_reason is None:
                 return
             self._recorder.end(sequence)
-            self.fault, self.cancelled = update.fault, update.finish_reason == "cancelled"
+            self.error, self.cancelled = update.error, update.finish_reason == "cancelled"
             self.done = True
             notify()
 
@@ -89,7 +93,7 @@ class PromptScores:
 def _foreseen(ids: Sequence[int]) -> Shaping:
     """Return a shaping that leaves of a row the one token that can follow; it takes the row's place."""
 
-    def shaped(row: Array, sequence: Text, path: tuple[int, ...]) -> Array:
+    def shaped(row: Array, sequence: TokenSequence, path: tuple[int, ...]) -> Array:
         peak = float(array_namespace(row).max(row))
         if not math.isfinite(peak):
             raise NumericalError(f"the model answered with logits whose largest is {peak}")

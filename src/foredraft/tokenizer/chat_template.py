@@ -22,8 +22,8 @@ from jinja2.utils import Namespace
 
 from foredraft.errors import TokenizerError
 
-_MOST_STEPS: Final = 1_000_000  # turns of all loops of one rendering together
-_MOST_CHARACTERS: Final = 100_000_000
+_MAX_STEPS: Final = 1_000_000  # turns of all loops of one rendering together
+_MAX_CHARACTERS: Final = 100_000_000
 _METER: Final = "foredraft_metered"
 
 
@@ -51,7 +51,7 @@ class ChatTemplate:
             ):
                 parts.append(part)
                 length += len(part)
-                if length > _MOST_CHARACTERS:
+                if length > _MAX_CHARACTERS:
                     raise SecurityError("it writes without end")
         except Exception as error:  # a template is a stranger's program: whatever it does wrong is its fault
             raise _fault(error) from error
@@ -81,12 +81,12 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _metered(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             self.steps += 1
-            if self.steps > _MOST_STEPS:
+            if self.steps > _MAX_STEPS:
                 raise SecurityError("its loops go on without end")
             yield item
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        if _size(operator, left, right) > _MOST_CHARACTERS:
+        if _size(operator, left, right) > _MAX_CHARACTERS:
             raise SecurityError(f"it builds a huge value with {operator}")
         return super().call_binop(context, operator, left, right)
 
@@ -102,7 +102,7 @@ def _size(operator: str, left: Any, right: Any) -> int:
     if operator == "**" and isinstance(left, int) and isinstance(right, int):
         return left.bit_length() * max(0, right) * 1000  # slow long before it is large
     if operator == "%" and isinstance(left, str):
-        return _MOST_CHARACTERS + 1  # a width in the format can ask for any length
+        return _MAX_CHARACTERS + 1  # a width in the format can ask for any length
     return 0
 
 

@@ -156,7 +156,7 @@ class Tokenizer:
         """Return how the vocabulary spells a token; empty for an id that is none (padding of the embedding)."""
         return self._tokens.get(token, "")
 
-    def spelled(self, token: int) -> str:
+    def token_text(self, token: int) -> str:
         """Return the text of one token; a special token, which leaves none in an answer, as it is spelled."""
         return self.token(token) if token in self._special else self.decode([token])
 

@@ -21,12 +21,12 @@ def held(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "training.lock").open("w")
-    except OSError as fault:
-        raise refused(folder, fault, "folder") from fault
+    except OSError as error:
+        raise refused(folder, error, "folder") from error
     with lock:
         if fcntl is not None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as fault:
-                raise StorageError(f"another training is going on in {folder}: name another folder") from fault
+            except OSError as error:
+                raise StorageError(f"another training is going on in {folder}: name another folder") from error
         yield

@@ -152,7 +152,7 @@ def add_output(parser: Parser) -> None:
 
 def generation_options(args: argparse.Namespace) -> Options:
     """Return the keywords of ``generate`` that were named, checked. Raises OptionError."""
-    from foredraft.options import settle
+    from foredraft.options import parse_options
 
     if args.cache_share and args.cache_scope is None:
         raise OptionError("--cache-share reads what scopes remember, and none is named: give --cache-scope")
@@ -166,5 +166,5 @@ def generation_options(args: argparse.Namespace) -> Options:
         named["json_schema"] = read_schema(named["json_schema"])
     if "prediction" in named:
         named["prediction"] = read_prediction(named["prediction"])
-    settle(cast("Options", {**named, **drafting}))
+    parse_options(cast("Options", {**named, **drafting}))
     return cast("Options", named)

@@ -35,8 +35,8 @@ def write_logprobs(logprobs: list[TokenLogprob], console: Console) -> None:
     """Write a line a token: its log-probability, the token, and the likeliest ones at its place."""
     width = max((columns(_quoted(each)) for each in logprobs), default=0)
     for each in logprobs:
-        tops = "   ".join(f"{_quoted(top)} {top.logprob:.3f}" for top in each.top_logprobs)
-        console.print(f"{each.logprob:9.3f}  {fit(_quoted(each), width)}  {tops}".rstrip())
+        top_logprobs = "   ".join(f"{_quoted(top)} {top.logprob:.3f}" for top in each.top_logprobs)
+        console.print(f"{each.logprob:9.3f}  {fit(_quoted(each), width)}  {top_logprobs}".rstrip())
 
 
 def _quoted(each: TokenLogprob) -> str:

@@ -33,9 +33,9 @@ def read_text(name: str, most: int | None = None) -> str:
         raise ValueError("is not UTF-8 text") from None
     except UnicodeEncodeError:
         raise ValueError("is no name of a file") from None
-    except ValueError as fault:
+    except ValueError as error:
         way = ": give a pipe as /dev/stdin" if path.is_fifo() else ""
-        raise ValueError(f"{str(fault).removeprefix('it ')}{way}") from None
+        raise ValueError(f"{str(error).removeprefix('it ')}{way}") from None
 
 
 def read_schema(word: str) -> str:
@@ -52,22 +52,22 @@ def read_schema(word: str) -> str:
     path = word.removeprefix("@")
     try:
         return read_text(path, SCHEMA_BYTES)
-    except FileNotFoundError as fault:
-        raise OptionError(f"json_schema must be a JSON object or a file, and there is no file {path!r:.60}") from fault
-    except OSError as fault:
-        raise OptionError(f"json_schema: {path!r:.60} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise OptionError(f"json_schema: {path:.60} {fault}") from fault
+    except FileNotFoundError as error:
+        raise OptionError(f"json_schema must be a JSON object or a file, and there is no file {path!r:.60}") from error
+    except OSError as error:
+        raise OptionError(f"json_schema: {path!r:.60} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise OptionError(f"json_schema: {path:.60} {error}") from error
 
 
 def read_keys(name: str) -> list[str]:
     """Return the API keys of a file, a line each; blank lines and comments (#) are none. Raises OptionError."""
     try:
         lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as fault:
-        raise OptionError(f"--api-key-file: {name!r:.60} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise OptionError(f"--api-key-file: {name!r:.60} is not UTF-8 text") from fault
+    except OSError as error:
+        raise OptionError(f"--api-key-file: {name!r:.60} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise OptionError(f"--api-key-file: {name!r:.60} is not UTF-8 text") from error
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
         raise OptionError(f"--api-key-file: {name!r:.60} holds no key")
@@ -78,10 +78,10 @@ def read_prediction(name: str) -> str:
     """Return the text of a file as it stands. Raises OptionError."""
     try:
         text = read_text(name)
-    except OSError as fault:
-        raise OptionError(f"--prediction: {name!r:.60} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise OptionError(f"--prediction: {name!r:.60} {fault}") from fault
+    except OSError as error:
+        raise OptionError(f"--prediction: {name!r:.60} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise OptionError(f"--prediction: {name!r:.60} {error}") from error
     if not text:
         raise OptionError(f"--prediction: {name!r:.60} is empty")
     return text

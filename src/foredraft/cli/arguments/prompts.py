@@ -56,8 +56,8 @@ def read_lines(name: str, stdin: TextIO, *, predictions: bool = False) -> list[L
 def _line(number: int, text: str, where: str, predictions: bool) -> Line:
     try:
         line = parse_json(text)
-    except ValueError as fault:
-        raise PromptError(f"{where} is not JSON: {fault}") from fault
+    except ValueError as error:
+        raise PromptError(f"{where} is not JSON: {error}") from error
     if not isinstance(line, dict) or ("prompt" in line) == ("turns" in line):
         raise PromptError(f"{where} must be an object with either prompt or turns")
     turns: Any = [line["prompt"]] if "prompt" in line else line["turns"]
@@ -91,14 +91,14 @@ def _full(text: str, where: str) -> str:
 def _read_stdin(stdin: TextIO) -> str:
     try:
         return stdin.read()
-    except UnicodeDecodeError as fault:
-        raise PromptError(f"stdin is not {fault.encoding} text: {fault.reason}") from fault
+    except UnicodeDecodeError as error:
+        raise PromptError(f"stdin is not {error.encoding} text: {error.reason}") from error
 
 
 def _read_file(name: str) -> str:
     try:
         return read_text(name)
-    except OSError as fault:
-        raise PromptError(f"{name} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise PromptError(f"{name or 'the file of prompts'} {fault}") from fault
+    except OSError as error:
+        raise PromptError(f"{name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PromptError(f"{name or 'the file of prompts'} {error}") from error

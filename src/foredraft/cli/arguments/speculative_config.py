@@ -40,8 +40,8 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
     try:
         config = parse_json(text, unique)
-    except ValueError as fault:
-        raise OptionError(f"{_OPTION} is not JSON: {fault}") from fault
+    except ValueError as error:
+        raise OptionError(f"{_OPTION} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise OptionError(f"{_OPTION} must be a JSON object, not {text:.60}")
     for key in config:

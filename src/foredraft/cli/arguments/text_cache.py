@@ -23,15 +23,15 @@ def recent_text(model: LanguageModel, args: argparse.Namespace, console: Console
         return
     try:
         model.load_cache(scope)
-    except StorageError as fault:
-        console.say(f"note: the cache of recent text was not loaded: {fault}")
+    except StorageError as error:
+        console.say(f"note: the cache of recent text was not loaded: {error}")
     try:
         yield
     finally:
         try:
             dropped = model.save_cache(scope)
-        except StorageError as fault:
-            console.say(f"note: the cache of recent text: {fault}")
+        except StorageError as error:
+            console.say(f"note: the cache of recent text: {error}")
         else:
             if dropped:
                 console.say(f"note: {full(scope, dropped)}")

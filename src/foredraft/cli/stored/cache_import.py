@@ -44,10 +44,10 @@ def run(args: argparse.Namespace, folder: Path, console: Console) -> int:
     if not args.paths:
         raise OptionError("import needs files or folders, as in foredraft cache import src/ --scope my-project")
     found = find(args.paths)
-    words = _tokenizer(args, console)
-    store = Store(folder, words.fingerprint(), words.vocabulary)
+    tokenizer = _tokenizer(args, console)
+    store = Store(folder, tokenizer.fingerprint(), tokenizer.vocabulary)
     bound = store.bound(args.scope, LIMIT)
-    taken = _take(found, words, bound, console)
+    taken = _take(found, tokenizer, bound, console)
     if not args.json:
         _name(found.skipped, console)
     saved = store.save(args.scope, taken.documents, LIMIT)
@@ -93,7 +93,7 @@ def _tell(facts: dict[str, Any], taken: _Taken, bound: int, console: Console) ->
         console.say(f"note: {full(scope, facts['dropped'])}")
 
 
-def _take(found: Found, words: Tokenizer, bound: int, console: Console) -> _Taken:
+def _take(found: Found, tokenizer: Tokenizer, bound: int, console: Console) -> _Taken:
     """Return the tokens of each file that is text, until there is no room; the others join those left out."""
     import numpy as np
 
@@ -106,9 +106,9 @@ def _take(found: Found, words: Tokenizer, bound: int, console: Console) -> _Take
             taken.outside.append(path)
             continue
         try:
-            ids = words.encode(read(path), special=False)
-        except (OptionError, TokenizerError) as fault:
-            found.skipped.append((path, str(fault)))
+            ids = tokenizer.encode(read(path), special=False)
+        except (OptionError, TokenizerError) as error:
+            found.skipped.append((path, str(error)))
             continue
         finally:
             done += size

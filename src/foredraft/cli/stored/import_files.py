@@ -46,8 +46,8 @@ def read(path: Path) -> str:
     """Return a file's text. Raises OptionError with the reason where it is none."""
     try:
         data = path.read_bytes()
-    except OSError as fault:
-        raise OptionError(f"cannot be read: {fault.strerror}") from fault
+    except OSError as error:
+        raise OptionError(f"cannot be read: {error.strerror}") from error
     if b"\0" in data[:_HEAD]:
         raise OptionError("binary")
     try:
@@ -66,16 +66,16 @@ def _is_folder(name: str) -> bool:
         return stat.S_ISDIR(os.stat(name).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         raise OptionError(f"there is no file or folder {name!r:.100}") from None
-    except (OSError, ValueError) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else fault
-        raise OptionError(f"{name!r:.100} cannot be read: {why}") from fault
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"{name!r:.100} cannot be read: {why}") from error
 
 
 def _walk(folder: Path, found: Found) -> Iterator[Path]:
     """Yield a folder's files. Links are not followed: they lead elsewhere, or round in circles."""
 
-    def refuse(fault: OSError) -> None:
-        found.skipped.append((Path(fault.filename), f"cannot be read: {fault.strerror}"))
+    def refuse(error: OSError) -> None:
+        found.skipped.append((Path(error.filename), f"cannot be read: {error.strerror}"))
 
     for here, folders, files in os.walk(folder, onerror=refuse):
         kept = []
@@ -99,8 +99,8 @@ def _walk(folder: Path, found: Found) -> Iterator[Path]:
 def _consider(path: Path, found: Found) -> None:
     try:
         size = path.stat().st_size
-    except OSError as fault:
-        found.skipped.append((path, f"cannot be read: {fault.strerror}"))
+    except OSError as error:
+        found.skipped.append((path, f"cannot be read: {error.strerror}"))
         return
     if not path.is_file():
         found.skipped.append((path, "no regular file"))

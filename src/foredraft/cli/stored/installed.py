@@ -32,7 +32,7 @@ class Kept:
     identity: str | None
     linked: bool
 
-    def beside(self, cache: Path) -> list[Path]:
+    def cache_files(self, cache: Path) -> list[Path]:
         """Return what else in ``cache`` belongs to it: packed weights, and what was found out about its layers."""
         if self.identity is None:
             return []
@@ -42,7 +42,7 @@ class Kept:
 
     def facts(self, cache: Path) -> dict[str, Any]:
         """Return it as documents show it; ``bytes`` are all that belong to it, of which ``packed`` lie beside it."""
-        packed = sum(size_on_disk(path) for path in self.beside(cache))
+        packed = sum(size_on_disk(path) for path in self.cache_files(cache))
         facts = {"name": self.name, "bytes": self.bytes + packed, "packed": packed}
         return {**facts, "folder": str(self.folder), "source": self.source}
 
@@ -97,18 +97,18 @@ def remove(chosen: Sequence[Kept], here: Sequence[Kept], cache: Path) -> int:
 
     Raises StorageError.
     """
-    shared = {path for entry in here if entry not in chosen for path in entry.beside(cache)}
+    shared = {path for entry in here if entry not in chosen for path in entry.cache_files(cache)}
     freed = 0
     for entry in chosen:
-        parts = [path for path in (entry.folder, *entry.beside(cache)) if path not in shared]
+        parts = [path for path in (entry.folder, *entry.cache_files(cache)) if path not in shared]
         try:
             for part in parts:
                 size = size_on_disk(part)
                 gone: Callable[[Path], Any] = Path.unlink if part.is_file() else shutil.rmtree
                 gone(part)
                 freed += size
-        except OSError as fault:
-            raise StorageError(f"{entry.folder} cannot be removed: {fault.strerror}") from fault
+        except OSError as error:
+            raise StorageError(f"{entry.folder} cannot be removed: {error.strerror}") from error
     return freed
 
 

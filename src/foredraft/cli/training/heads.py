@@ -15,7 +15,7 @@ from foredraft.errors import OptionError, PromptError, PromptTooLong
 from foredraft.system.sizes import size_of
 
 if TYPE_CHECKING:
-    from foredraft.runtime.host import Host
+    from foredraft.runtime.host import LoadedModel
     from foredraft.training.heads.draft import DraftMaker
     from foredraft.training.heads.making import HeadsMaker
     from foredraft.training.heads.work import Made
@@ -35,20 +35,24 @@ def run(args: argparse.Namespace, console: Console) -> int:
     lines = [] if args.prompts is None else read_lines(args.prompts, console.stdin)
     if args.dtype == "auto":  # what a module learns from are the weights, not what a file's blocks round
         args.dtype = "bf16"
-    host = load_bare(args, console)
-    prompts = _ids(lines, host, console)
-    made, digest = _make(args, named, host, prompts, console)
+    loaded = load_bare(args, console)
+    prompts = _ids(lines, loaded, console)
+    made, digest = _make(args, named, loaded, prompts, console)
     console.progress.close()
     if args.json:
         console.print(json.dumps(_document(made, digest)))
     else:
-        for line in _words(made, args, host.name):
+        for line in _words(made, args, loaded.name):
             console.print(harmless(line))
     return 0
 
 
 def _make(
-    args: argparse.Namespace, named: dict[str, Any], host: Host, prompts: Sequence[Sequence[int]], console: Console
+    args: argparse.Namespace,
+    named: dict[str, Any],
+    loaded: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    console: Console,
 ) -> tuple[Made, str]:
     from foredraft.models.heads.file import heads_file
     from foredraft.models.torch_decoder.runtime import set_threads
@@ -58,13 +62,13 @@ def _make(
     from foredraft.training.heads.target import target_of
 
     set_threads(args.threads or cores())
-    digest = target_of(host)[2]
-    kept = heads_file(host.cache, digest)
+    digest = target_of(loaded)[2]
+    kept = heads_file(loaded.cache, digest)
     folder = kept.with_suffix("") if args.out is None else Path(args.out)
     if args.out is not None and not args.out.strip():
         raise OptionError(f"--out must name a folder, not {args.out!r}")
     which = HeadsMaker if args.action == "heads" else DraftMaker
-    maker: HeadsMaker | DraftMaker = which(host, folder, named, console.progress.count)
+    maker: HeadsMaker | DraftMaker = which(loaded, folder, named, console.progress.count)
     _check_resume(maker, args, console)
     states = maker.work.shards.folder
     if taken := maker.work.taken:
@@ -88,31 +92,33 @@ def _check_resume(maker: HeadsMaker | DraftMaker, args: argparse.Namespace, cons
         console.say(f"note: nothing was begun under {maker.folder}, so it begins now")
 
 
-def _ids(lines: Sequence[Line], host: Host, console: Console) -> list[list[int]]:
+def _ids(lines: Sequence[Line], loaded: LoadedModel, console: Console) -> list[list[int]]:
     """Return the prompts' tokens; those too long for the context are left out, and it is said."""
-    from foredraft.options import settle
+    from foredraft.options import parse_options
     from foredraft.prompts import prompt_ids
 
-    raw = host.tokenizer is not None and not host.tokenizer.has_chat_template
+    raw = loaded.tokenizer is not None and not loaded.tokenizer.has_chat_template
     if raw and lines:
         console.say("note: this model has no chat template, so it continues the prompts as they are")
-    settings = settle({"raw": True} if raw else {})
+    settings = parse_options({"raw": True} if raw else {})
     ids: list[list[int]] = []
     long: list[int] = []
     for line in lines:
         for turn in line.turns:
             try:
-                ids.append(prompt_ids(turn, host.tokenizer, settings, host.target.vocabulary, host.context))
+                ids.append(prompt_ids(turn, loaded.tokenizer, settings, loaded.target.vocabulary, loaded.context))
             except PromptTooLong:
                 long.append(line.number)
-            except PromptError as fault:
-                raise PromptError(f"line {line.number}: {fault}") from fault
+            except PromptError as error:
+                raise PromptError(f"line {line.number}: {error}") from error
     if long and not ids:
         every = "the only prompt is" if len(long) == 1 else f"all {len(long)} prompts are"
-        raise PromptError(f"{every} longer than the context of {host.context} tokens")
+        raise PromptError(f"{every} longer than the context of {loaded.context} tokens")
     if long:
         some = "1 prompt is" if len(long) == 1 else f"{len(long)} prompts are"
-        console.say(f"note: {some} longer than the context of {host.context} tokens and left out, first line {long[0]}")
+        console.say(
+            f"note: {some} longer than the context of {loaded.context} tokens and left out, first line {long[0]}"
+        )
     return ids
 
 

@@ -73,12 +73,12 @@ def _train(
     cache = cache_folder(console.environment)
     if place is None:
         require_place(choice_file(cache, "any"))
-    host = load_bare(args, console)
-    path = place or choice_file(cache, host.identity)
+    loaded = load_bare(args, console)
+    path = place or choice_file(cache, loaded.identity)
     for file in (path, path.with_suffix(_SEARCH)):
         require_place(file)
-    ids = token_ids(prompts, host, console)
-    trainer = LayerTrainer(host, ids, path.with_suffix(_SEARCH), plan, console.progress.count)
+    ids = token_ids(prompts, loaded, console)
+    trainer = LayerTrainer(loaded, ids, path.with_suffix(_SEARCH), plan, console.progress.count)
     if trainer.state.tried:
         console.say(f"note: going on with a search that has tried {many(len(trainer.state.tried), 'set')}")
     here = processor()
@@ -96,7 +96,7 @@ def _document(found: Found, path: Path) -> dict[str, Any]:
     return {
         **asdict(choice),
         "pays": choice.pays,
-        "told": choice.told,
+        "told": choice.conclusive,
         "prediction_error": choice.prediction_error,
         "tokens_a_round": trial.tokens_a_round,
         "repeats": trial.repeats,
@@ -143,7 +143,7 @@ def _verdict(choice: LayerChoice) -> str:
 
     if choice.pays:
         return "worth it here"
-    if choice.told:
+    if choice.conclusive:
         return "NOT worth it here, so nothing uses it unless it is asked for"
     why = f"under {ENOUGH} tokens measured" if choice.measured_tokens < ENOUGH else f"{PAYS} lies within the spread"
     return f"too little to tell whether it is worth it ({why}), more prompts and --minutes tell more"
@@ -156,7 +156,7 @@ def _left_out(layers: int, sub_layers: Sequence[int]) -> str:
     if depth < layers and kept == set(range(2 * depth)):
         return f"all after layer {depth} of {layers}: an early exit"
     parts = []
-    for kind, name in enumerate(("attention", "gated layer")):
+    for kind, name in enumerate(("attention", "MLP")):
         out = [layer for layer in range(layers) if 2 * layer + kind not in kept]
         if out:
             parts.append(f"{name} of {', '.join(map(str, out))}")

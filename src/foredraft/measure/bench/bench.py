@@ -69,16 +69,16 @@ class Peer(Protocol):
 
 @dataclass(slots=True)
 class Runs:
-    """What one arm came to: its answers to each prompt [P], one a run; ``fault`` says why it has none."""
+    """What one arm came to: its answers to each prompt [P], one a run; ``error`` says why it has none."""
 
     name: str
     answers: list[list[Answered]] = field(default_factory=list)
     lengths: dict[int, list[Sequence[Spent]]] = field(default_factory=dict)  # fixed length -> rounds [P], replayed
     fault: str | None = None
 
-    def fail(self, fault: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Have no figures from now on: those of a part of the prompts compare with nothing."""
-        self.fault = _sentence(fault)
+        self.fault = _sentence(error)
         self.answers.clear()
         self.lengths.clear()
 
@@ -198,10 +198,10 @@ class Bench:
         """Return what an arm came to; None once it has failed, which ends nobody else."""
         try:
             return None if runs.fault is not None else ask()
-        except Exception as fault:  # a drafter may break in any way: loaded, asked, or when its guesses are checked
+        except Exception as error:  # a drafter may break in any way: loaded, asked, or when its guesses are checked
             if runs is self.plain:
                 raise
-            runs.fail(fault)
+            runs.fail(error)
             return None
         finally:
             self._step()
@@ -210,8 +210,8 @@ class Bench:
         if runs.fault is None:
             try:
                 runs.answers.append(peer.answer(self.prompts[prompt], self.max_tokens))
-            except (Exception, SystemExit) as fault:  # another library may break in any way, and must not end ours
-                runs.fault = _sentence(fault)
+            except (Exception, SystemExit) as error:  # another library may break in any way, and must not end ours
+                runs.fault = _sentence(error)
             self.calm(_CALM_S)
         self._step()
 
@@ -222,9 +222,9 @@ class Bench:
             self.step(self._done, len(self.prompts) * each + 1 + len(self.arms) + len(self.peers))
 
 
-def _sentence(fault: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
     """Return what went wrong on one line; ours is a sentence, that of others has its kind before it."""
-    words = " ".join(str(fault).split())
-    if isinstance(fault, ForedraftError):
+    words = " ".join(str(error).split())
+    if isinstance(error, ForedraftError):
         return words
-    return f"{type(fault).__name__}: {words}" if words else type(fault).__name__
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

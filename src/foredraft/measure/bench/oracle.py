@@ -12,7 +12,7 @@ from foredraft.core.draft import ROOT, Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
 from foredraft.core.round import propose
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.measure.bench.rounds import Spent
@@ -35,10 +35,15 @@ class KnownAnswer:
     def __init__(self, answer: Sequence[int]) -> None:
         self._answer = tuple(answer)
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Do nothing."""
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:  # noqa: ARG002 - nothing is drawn
+    def propose(
+        self,
+        sequences: Sequence[TokenSequence],
+        quotes: Sequence[Quote],
+        noises: Sequence[Noise],  # noqa: ARG002
+    ) -> list[Draft]:
         """Return what comes next, as far as the quote finds it worth it."""
         drafts = []
         for sequence, quote in zip(sequences, quotes, strict=True):
@@ -49,10 +54,10 @@ class KnownAnswer:
             drafts.append(Draft.chain(left[:length], source=self.name))
         return drafts
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Do nothing."""
 
 
@@ -66,7 +71,7 @@ def replayable(drafter: Drafter) -> bool:
 
 def replay(
     drafter: Drafter,
-    text: Text,
+    sequence: TokenSequence,
     answer: Sequence[int],
     length: int,
     vocabulary: int,
@@ -74,24 +79,26 @@ def replay(
 ) -> list[Spent]:
     """Return the rounds that a drafter held to ``length`` guesses takes to ``answer`` [N], the target never asked.
 
-    ``text`` is the prompt, ready to run. A guess is kept iff it is the answer's token: so it is when decoding is greedy
-    or coupled. ``rest_s`` of the rounds is 0. Raises DrafterError as the drafter does.
+    ``sequence`` is the prompt, ready to run. A guess is kept iff it is the answer's token: so it is when decoding is
+    greedy or coupled. ``rest_s`` of the rounds is 0. Raises DrafterError as the drafter does.
     """
     planner, rounds = FixedPlanner(length), list[Spent]()
-    drafter.begin(text)
+    drafter.begin(sequence)
     try:
-        _grow(drafter, text, Draft(), (), answer[:1])
-        while len(text) - text.prompt_length < len(answer):
-            left = answer[len(text) - text.prompt_length :]
+        _grow(drafter, sequence, Draft(), (), answer[:1])
+        while len(sequence) - sequence.prompt_length < len(answer):
+            left = answer[len(sequence) - sequence.prompt_length :]
             began = clock()
-            (draft,) = propose([text], drafter, planner.quote([text]), [text.noise.at(len(text))], vocabulary)
+            (draft,) = propose(
+                [sequence], drafter, planner.quote([sequence]), [sequence.noise.at(len(sequence))], vocabulary
+            )
             took = clock() - began
             path = followed(draft, left)
             tokens = left[: len(path) + 1]
             rounds.append(Spent(len(draft), len(path), len(tokens), took, 0.0))
-            _grow(drafter, text, draft, path, tokens)
+            _grow(drafter, sequence, draft, path, tokens)
     finally:
-        drafter.end(text)
+        drafter.end(sequence)
     return rounds
 
 
@@ -107,11 +114,13 @@ def followed(draft: Draft, tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(path)
 
 
-def _grow(drafter: Drafter, text: Text, draft: Draft, path: tuple[int, ...], tokens: Sequence[int]) -> None:
+def _grow(
+    drafter: Drafter, sequence: TokenSequence, draft: Draft, path: tuple[int, ...], tokens: Sequence[int]
+) -> None:
     for token in tokens:
-        text.append(token)
+        sequence.append(token)
     last = "plain" if not len(draft) else "correction" if draft.children(path[-1] if path else ROOT) else "bonus"
     origins = [draft.source] * len(path) + [last] * (len(tokens) - len(path))
     kept = path[: len(tokens) - 1]
-    outcome = Outcome(draft, tuple(tokens), len(path), kept, tuple(origins), text.finish_reason)
-    drafter.observe([text], [outcome], _UNSEEN)
+    outcome = Outcome(draft, tuple(tokens), len(path), kept, tuple(origins), sequence.finish_reason)
+    drafter.observe([sequence], [outcome], _UNSEEN)

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from foredraft.measure.bench.bench import Peer, PeerAnswer
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 
 LOOKUP: Final = 10
 TRANSFORMERS: Final = "transformers"
@@ -58,7 +58,7 @@ class LlamaCpp:
         return PeerAnswer(tuple(tokens), len(tokens) - 1, times[-1] - times[0])
 
 
-def find_peers(host: Host, model: str, threads: int | None, longest: int) -> tuple[list[Peer], dict[str, str]]:
+def find_peers(loaded: LoadedModel, model: str, threads: int | None, longest: int) -> tuple[list[Peer], dict[str, str]]:
     """Return the peers that can be asked, and of the others why not, by name.
 
     ``model`` is what the user named, ``longest`` the tokens of the longest prompt and its answer. Raises nothing: a
@@ -68,9 +68,9 @@ def find_peers(host: Host, model: str, threads: int | None, longest: int) -> tup
     absent: dict[str, str] = {}
     for name, load in ((TRANSFORMERS, _transformers), (LLAMA_CPP, _llama_cpp)):
         try:
-            found = load(host, model, threads, longest)
-        except (Exception, SystemExit) as fault:  # another library may break in any way
-            found = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            found = load(loaded, model, threads, longest)
+        except (Exception, SystemExit) as error:  # another library may break in any way
+            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if isinstance(found, str):
             absent[name] = found
         else:
@@ -78,21 +78,21 @@ def find_peers(host: Host, model: str, threads: int | None, longest: int) -> tup
     return peers, absent
 
 
-def gguf_of(host: Host, model: str) -> Path | None:
+def gguf_of(loaded: LoadedModel, model: str) -> Path | None:
     """Return the GGUF file of a model: the one that was named or is run, or the only one in its folder."""
     named = Path(model)
     if named.suffix == ".gguf" and named.is_file():
         return named
-    if host.folder is None:
+    if loaded.folder is None:
         return None
-    if host.folder.gguf is not None:
-        return host.folder.gguf
-    beside = sorted(host.folder.path.glob("*.gguf"))
+    if loaded.folder.gguf is not None:
+        return loaded.folder.gguf
+    beside = sorted(loaded.folder.path.glob("*.gguf"))
     return beside[0] if len(beside) == 1 else None
 
 
-def _stop_ids(host: Host) -> frozenset[int]:
-    return frozenset(() if host.tokenizer is None else host.tokenizer.stop_ids)
+def _stop_ids(loaded: LoadedModel) -> frozenset[int]:
+    return frozenset(() if loaded.tokenizer is None else loaded.tokenizer.stop_ids)
 
 
 def _installed(package: str) -> bool:
@@ -103,26 +103,28 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _transformers(host: Host, model: str, threads: int | None, longest: int) -> list[Peer] | str:  # noqa: ARG001 - one form for all
+def _transformers(loaded_model: LoadedModel, model: str, threads: int | None, longest: int) -> list[Peer] | str:  # noqa: ARG001 - one form for all
     if not (_installed("torch") and _installed("transformers")):
         return "not installed"
-    if host.folder is None:
+    if loaded_model.folder is None:
         return "this model came from no folder"
-    if host.dtype == "file":
+    if loaded_model.dtype == "file":
         return "this model runs from the blocks of its file, which transformers does not: --dtype bf16 compares the two"
     from foredraft.models.hf.peer import TransformersPeer
 
-    loaded = TransformersPeer(host.folder.path, host.dtype, host.device, sorted(_stop_ids(host)), threads)
+    loaded = TransformersPeer(
+        loaded_model.folder.path, loaded_model.dtype, loaded_model.device, sorted(_stop_ids(loaded_model)), threads
+    )
     return [Transformers(TRANSFORMERS, loaded), Transformers(PROMPT_LOOKUP, loaded, LOOKUP)]
 
 
-def _llama_cpp(host: Host, model: str, threads: int | None, longest: int) -> list[Peer] | str:
+def _llama_cpp(loaded_model: LoadedModel, model: str, threads: int | None, longest: int) -> list[Peer] | str:
     if not _installed("llama_cpp"):
         return "not installed"
-    path = gguf_of(host, model)
+    path = gguf_of(loaded_model, model)
     if path is None:
         return "no GGUF of this model"
     library: Any = importlib.import_module("llama_cpp")
     cores = threads or _cores()  # its own default is half of them
     loaded = library.Llama(model_path=str(path), n_ctx=longest, n_threads=cores, n_threads_batch=cores, verbose=False)
-    return [LlamaCpp(loaded, _stop_ids(host))]
+    return [LlamaCpp(loaded, _stop_ids(loaded_model))]

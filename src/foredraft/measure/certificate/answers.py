@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Round, Watch
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.engine.tally import Tally
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Counting:
     """A watch that counts the rounds of some sequences."""
 
     tally: Tally
-    texts: frozenset[Text]
+    sequences: frozenset[TokenSequence]
 
     def see(self, done: Round) -> None:
         """Count a round of each of them."""
         for sequence, outcome in zip(done.sequences, done.outcomes, strict=True):
-            if sequence in self.texts:
+            if sequence in self.sequences:
                 self.tally.count(sequence, outcome)
 
 
@@ -47,40 +47,45 @@ class Asker:
     ``done`` is told of each answer that has ended.
     """
 
-    host: Host
+    loaded: LoadedModel
     prompts: Sequence[Sequence[int]]
     tokens: int
     done: Callable[[], None]
 
-    def texts(self, kind: Kind, count: int | None = None) -> list[Text]:
+    def sequences(self, kind: Kind, count: int | None = None) -> list[TokenSequence]:
         """Return sequences ready to run: one a prompt, or ``count`` of them, the prompts taken in turn."""
-        words = self.host.tokenizer
-        texts = []
+        tokenizer = self.loaded.tokenizer
+        sequences = []
         for i in range(len(self.prompts) if count is None else count):
             prompt = list(self.prompts[i % len(self.prompts)])
-            texts.append(
-                Text(
+            sequences.append(
+                TokenSequence(
                     tokens=prompt,
-                    limit=min(len(prompt) + self.tokens, self.host.context),
+                    limit=min(len(prompt) + self.tokens, self.loaded.context),
                     params=kind.params,
                     noise=kind.noise(kind.seeds + i, coupled=kind.coupled),
-                    stop_ids=frozenset(() if words is None else words.stop_ids),
+                    stop_ids=frozenset(() if tokenizer is None else tokenizer.stop_ids),
                 )
             )
-        return texts
+        return sequences
 
     def answer(
-        self, texts: Sequence[Text], drafter: Drafter, length: int, width: int, watches: Sequence[Watch] = ()
+        self,
+        sequences: Sequence[TokenSequence],
+        drafter: Drafter,
+        length: int,
+        width: int,
+        watches: Sequence[Watch] = (),
     ) -> None:
         """Run the sequences to their end, ``width`` at a time.
 
         Raises what kept a sequence's token from being drawn, or the drafter's own fault.
         """
-        rounds = run(texts, self.host.target, drafter, FixedPlanner(length), watches, width)
+        rounds = run(sequences, self.loaded.target, drafter, FixedPlanner(length), watches, width)
         with closing(rounds):
             for outcomes in rounds:
                 for sequence, outcome in outcomes:
-                    if sequence.fault is not None:
-                        raise sequence.fault
+                    if sequence.error is not None:
+                        raise sequence.error
                     if outcome.finish_reason is not None:
                         self.done()

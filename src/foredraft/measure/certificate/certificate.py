@@ -11,7 +11,7 @@ from typing import Final
 
 from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.tally import Tally
 from foredraft.measure.certificate.answers import Asker, Counting, Kind
@@ -20,7 +20,7 @@ from foredraft.measure.certificate.law_test import NOTHING, law_check
 from foredraft.measure.certificate.plan import Check, Plan
 from foredraft.measure.certificate.planted_faults import FavouringNoise
 from foredraft.runtime.drafters import DRAFT_TOKENS
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 
 LENGTH: Final = 4  # guesses a round when the law is tested
 GREEDY: Final = SamplingParams()
@@ -36,7 +36,7 @@ class _Equal:
 
     name: str
     kind: Kind
-    plain: list[Text]
+    plain: list[TokenSequence]
     answers: int = 0
     tally: Tally = field(default_factory=Tally)
     divergences: list[Divergence] = field(default_factory=list)
@@ -50,20 +50,20 @@ class Certifier:
 
     def __init__(
         self,
-        host: Host,
+        loaded: LoadedModel,
         drafters: Sequence[str],
         make: Callable[[str, int | None], Drafter],
         prompts: Sequence[Sequence[int]],
         plan: Plan,
         step: Step,
     ) -> None:
-        self.host = host
+        self.loaded = loaded
         self.plan = plan
         lengths = {*plan.lengths, self._length}
-        names = [] if host.off is not None else [name for name in drafters if name != "none"]
+        names = [] if loaded.no_speculation_reason is not None else [name for name in drafters if name != "none"]
         made = [(name, {length: make(name, length) for length in lengths}) for name in names]
         self._drafters = {name if name != "auto" else of[self._length].name: of for name, of in made}
-        self._asker = Asker(host, prompts, plan.tokens, self._stepped)
+        self._asker = Asker(loaded, prompts, plan.tokens, self._stepped)
         self._step = step
         self._done = 0
         self._seeds = plan.seed << 32
@@ -77,10 +77,15 @@ class Certifier:
         """Run every check and yield what it found. Raises only what breaks plain decoding itself."""
         equal = self._plain()
         yield from self._equality("none", {None: NoDrafter()}, equal)
-        if self.host.off is not None:
-            yield Check("speculation", "none", ok=True, note=f"off for this model, no law was tested: {self.host.off}")
+        if self.loaded.no_speculation_reason is not None:
+            yield Check(
+                "speculation",
+                "none",
+                ok=True,
+                note=f"off for this model, no distribution was tested: {self.loaded.no_speculation_reason}",
+            )
         elif not self._drafters:
-            yield Check("law", "none", ok=True, note="no law was tested: nothing drafts")
+            yield Check("law", "none", ok=True, note="no distribution was tested: nothing drafts")
         for name, of in self._drafters.items():
             yield from self._equality(name, {length: of[length] for length in self.plan.lengths}, equal)
             for rule in self.plan.rules:
@@ -105,7 +110,7 @@ class Certifier:
         """Answer every prompt plainly and alone: what everything else is compared with."""
         coupled = "coupled" in self.plan.rules
         kinds = {"greedy text": Kind(GREEDY), "seeded text": Kind(SEEDED, coupled=True, seeds=self._fresh())}
-        equal = [_Equal(name, kind, self._asker.texts(kind)) for name, kind in kinds.items()][: 1 + coupled]
+        equal = [_Equal(name, kind, self._asker.sequences(kind)) for name, kind in kinds.items()][: 1 + coupled]
         for each in equal:
             self._asker.answer(each.plain, NoDrafter(), 0, 1)
         return equal
@@ -120,39 +125,44 @@ class Certifier:
                 if name != "none":
                     self._alone(equal, drafter, length)
                 self._mixed(equal, drafter, length)
-        except Exception as fault:  # a stranger's drafter may break in any way: that is a finding
-            note = _words(fault)
+        except Exception as error:  # a stranger's drafter may break in any way: that is a finding
+            note = _words(error)
         batches = len(of) * (2 * len(self._asker.prompts))
         self._jump(begun + batches + (name != "none") * len(of) * len(equal) * len(self._asker.prompts))
         return [self._compared(name, each, note) for each in equal]
 
     def _alone(self, equal: Sequence[_Equal], drafter: Drafter, length: int | None) -> None:
         for each in equal:
-            texts = self._asker.texts(each.kind)
-            self._answer(texts, drafter, length, 1, [Counting(each.tally, frozenset(texts))])
-            self._compare(each, texts, f"{_guesses(length)}, alone")
+            sequences = self._asker.sequences(each.kind)
+            self._answer(sequences, drafter, length, 1, [Counting(each.tally, frozenset(sequences))])
+            self._compare(each, sequences, f"{_guesses(length)}, alone")
 
     def _mixed(self, equal: Sequence[_Equal], drafter: Drafter, length: int | None) -> None:
         """Answer greedy and sampled prompts in one batch, whether the sampled ones are compared or only neighbours."""
         kinds = [each.kind for each in equal]
         if len(kinds) == 1:
             kinds.append(Kind(SEEDED, seeds=self._fresh()))
-        texts = [self._asker.texts(kind) for kind in kinds]
-        counting = [Counting(each.tally, frozenset(own)) for each, own in zip(equal, texts, strict=False)]
-        mixed = [text for pair in zip(*texts, strict=True) for text in pair]
+        sequences = [self._asker.sequences(kind) for kind in kinds]
+        counting = [Counting(each.tally, frozenset(own)) for each, own in zip(equal, sequences, strict=False)]
+        mixed = [text for pair in zip(*sequences, strict=True) for text in pair]
         self._answer(mixed, drafter, length, self.plan.width, counting)
-        for each, own in zip(equal, texts, strict=False):
+        for each, own in zip(equal, sequences, strict=False):
             self._compare(each, own, f"{_guesses(length)}, mixed batch")
 
     def _answer(
-        self, texts: Sequence[Text], drafter: Drafter, length: int | None, width: int, watches: Sequence[Watch]
+        self,
+        sequences: Sequence[TokenSequence],
+        drafter: Drafter,
+        length: int | None,
+        width: int,
+        watches: Sequence[Watch],
     ) -> None:
-        self._asker.answer(texts, drafter, DRAFT_TOKENS if length is None else length, width, watches)
+        self._asker.answer(sequences, drafter, DRAFT_TOKENS if length is None else length, width, watches)
 
-    def _compare(self, equal: _Equal, texts: Sequence[Text], arm: str) -> None:
-        equal.answers += len(texts)
-        for i, (plain, other) in enumerate(zip(equal.plain, texts, strict=True)):
-            if (found := divergence(self.host.target, self.host.dtype, i, arm, plain, other)) is not None:
+    def _compare(self, equal: _Equal, sequences: Sequence[TokenSequence], arm: str) -> None:
+        equal.answers += len(sequences)
+        for i, (plain, other) in enumerate(zip(equal.plain, sequences, strict=True)):
+            if (found := divergence(self.loaded.target, self.loaded.dtype, i, arm, plain, other)) is not None:
                 equal.divergences.append(found)
 
     def _compared(self, name: str, equal: _Equal, note: str | None) -> Check:
@@ -160,7 +170,7 @@ class Certifier:
             note = NOTHING
         ties = sum(d.verdict == TIE for d in equal.divergences)
         faults = len(equal.divergences) - ties
-        allowed = 0 if self.host.tier.startswith("native") else ties
+        allowed = 0 if self.loaded.tier.startswith("native") else ties
         figures = {
             "answers": equal.answers,
             "identical": equal.answers - ties - faults,
@@ -177,9 +187,9 @@ class Certifier:
         length, begun = 1 if planted else self._length, self._done
         try:
             return law_check(check, name, self._asker, of[self._length], kind, self.plan.batch(length))
-        except Exception as fault:  # as above
+        except Exception as error:  # as above
             self._jump(begun + self.plan.sampled)
-            return Check(check, name, ok=False, note=_words(fault))
+            return Check(check, name, ok=False, note=_words(error))
 
     def _fresh(self) -> int:
         """Return the first of a million seeds that nobody else has."""
@@ -198,5 +208,5 @@ def _guesses(length: int | None) -> str:
     return "default length" if length is None else f"length {length}"
 
 
-def _words(fault: Exception) -> str:
-    return f"it broke: {type(fault).__name__}: {fault}"
+def _words(error: Exception) -> str:
+    return f"it broke: {type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from array_api_compat import to_device
 from numpy.typing import NDArray
 
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.models.target import CachedTarget
 
 TIE: Final = "tie within rounding"
@@ -55,7 +55,9 @@ def rounding(dtype: str) -> float:
     return _ROUNDING.get(dtype, _ROUNDING_ELSE)
 
 
-def divergence(target: CachedTarget, dtype: str, prompt: int, arm: str, plain: Text, other: Text) -> Divergence | None:
+def divergence(
+    target: CachedTarget, dtype: str, prompt: int, arm: str, plain: TokenSequence, other: TokenSequence
+) -> Divergence | None:
     """Compare an answer with the plain one to the same prompt under the same options; None where they are equal."""
     want, got = plain.answer, other.answer
     if want == got and plain.finish_reason == other.finish_reason:
@@ -70,10 +72,10 @@ def divergence(target: CachedTarget, dtype: str, prompt: int, arm: str, plain: T
     return Divergence(prompt, arm, position, float(first - second), gap, verdict)
 
 
-def _logits(target: CachedTarget, plain: Text, position: int) -> NDArray[Any]:
+def _logits(target: CachedTarget, plain: TokenSequence, position: int) -> NDArray[Any]:
     """Return the plain pass's logits [V] for the token at ``position`` of the answer."""
     tokens = plain.tokens[: plain.prompt_length + position]
-    probe = Text(list(tokens), limit=len(tokens) + 1)
+    probe = TokenSequence(list(tokens), limit=len(tokens) + 1)
     target.begin(probe)
     try:
         row = to_device(target.extend([(probe, tokens)])[0, :], "cpu")
@@ -82,7 +84,9 @@ def _logits(target: CachedTarget, plain: Text, position: int) -> NDArray[Any]:
         target.end(probe)
 
 
-def _scores(logits: NDArray[np.float64], plain: Text, position: int, *, filtered: bool = True) -> NDArray[np.float64]:
+def _scores(
+    logits: NDArray[np.float64], plain: TokenSequence, position: int, *, filtered: bool = True
+) -> NDArray[np.float64]:
     """Return what the token of the largest is drawn by [V]: logits, and in a race T times the noise added."""
     temperature = plain.params.temperature
     if not temperature:
@@ -97,7 +101,7 @@ def _scores(logits: NDArray[np.float64], plain: Text, position: int, *, filtered
     return scores
 
 
-def _gap(logits: NDArray[np.float64], plain: Text, position: int, want: int, got: int) -> float:
+def _gap(logits: NDArray[np.float64], plain: TokenSequence, position: int, want: int, got: int) -> float:
     """Return the least change of logits by which ``got`` takes the place of ``want``."""
     scores = _scores(logits, plain, position, filtered=False)
     gap = abs(float(scores[want] - scores[got]))

@@ -27,8 +27,10 @@ def law_check(check: str, name: str, asker: Asker, drafter: Drafter, kind: Kind,
     """
     planted = kind.noise is FavouringNoise
     tally, pit, watch = Tally(), Pit(np.random.default_rng(kind.seeds)), LawWatch()
-    texts = asker.texts(kind, batch.answers)
-    asker.answer(texts, FaultyDrafter(drafter) if planted else drafter, batch.length, batch.width, [tally, pit, watch])
+    sequences = asker.sequences(kind, batch.answers)
+    asker.answer(
+        sequences, FaultyDrafter(drafter) if planted else drafter, batch.length, batch.width, [tally, pit, watch]
+    )
     seen = pit.uniformity()
     # Ville: a wealth of M has a probability of at most 1/M, however it was come by
     watch_p = min(1.0, math.exp(-max(0.0, watch.evidence)))

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from foredraft.core.law import Dense, Law, Point
 from foredraft.core.protocols import Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.places import places
-from foredraft.measure.certificate import p_values as tails
+from foredraft.measure.certificate import p_values as p_values
 
 BINS: Final = 20
 FEWEST: Final = 10 * BINS  # tokens: ten expected in a bin
@@ -43,7 +43,7 @@ class Pit:
 
     draw: np.random.Generator
     impossible: int = 0  # tokens that the target rules out
-    _numbers: dict[Text, list[float]] = field(default_factory=dict)
+    _numbers: dict[TokenSequence, list[float]] = field(default_factory=dict)
 
     def see(self, done: Round) -> None:
         """Add a round's tokens."""
@@ -92,7 +92,7 @@ def uniformity(sequences: list[list[float]]) -> Uniformity:
     statistic = float(np.sum((counts - n / BINS) ** 2) / (n / BINS))
     products = [(a - 0.5) * (b - 0.5) for s in sequences for a, b in pairwise(s)]
     z = 12 * sum(products) / math.sqrt(len(products)) if products else 0.0  # a product has the variance 1/144
-    return Uniformity(n, tails.kolmogorov(distance, n), tails.chi_square(statistic, BINS - 1), tails.normal(z))
+    return Uniformity(n, p_values.kolmogorov(distance, n), p_values.chi_square(statistic, BINS - 1), p_values.normal(z))
 
 
 def _numpy(values: Any) -> NDArray[Any]:

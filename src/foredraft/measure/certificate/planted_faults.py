@@ -18,7 +18,7 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.law import Dense, Law
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 
 FAVOUR: Final = 4.0
 
@@ -55,20 +55,22 @@ class FaultyDrafter:
         self.taps = drafter.taps
         self._drafter = drafter
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Let the drafter meet the sequence."""
         self._drafter.begin(sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> list[Draft]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> list[Draft]:
         """Guess as the drafter does, and spoil the first guess."""
         drafts = self._drafter.propose(sequences, quotes, noises)
         return [_spoilt(draft, noise) for draft, noise in zip(drafts, noises, strict=True)]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let the drafter see the outcome."""
         self._drafter.observe(sequences, outcomes, scored)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Let the drafter forget the sequence."""
         self._drafter.end(sequence)
 

@@ -29,8 +29,8 @@ def plot(document: dict[str, Any], path: Path, title: str) -> None:
     try:
         importlib.import_module("matplotlib").use("Agg")
         figure_module = importlib.import_module("matplotlib.figure")
-    except ImportError as fault:
-        raise OptionError("no figure without matplotlib: pip install 'foredraft[plots]'") from fault
+    except ImportError as error:
+        raise OptionError("no figure without matplotlib: pip install 'foredraft[plots]'") from error
     figure = figure_module.Figure(figsize=(16, 5.2), dpi=120, layout="constrained")
     passes, lengths, batches = figure.subplots(1, 3, gridspec_kw={"wspace": 0.06})
     warning = "measured on a busy machine: not to be relied on" if document["busy"] else ""

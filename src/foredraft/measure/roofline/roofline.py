@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from foredraft.core.protocols import Drafter
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.errors import DrafterError
@@ -27,7 +27,7 @@ from foredraft.models.capabilities import Weighed, WithSpec
 from foredraft.models.spec import DecoderSpec
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import PassTable
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.runtime.pass_table import measure
 
 LENGTHS: Final = 15  # guesses at most
@@ -165,7 +165,7 @@ class Roofline:
 
 
 def measured(
-    host: Host,
+    loaded: LoadedModel,
     drafters: Mapping[str, Drafter],
     prompts: Sequence[Sequence[int]],
     tokens: int,
@@ -175,20 +175,20 @@ def measured(
 
     ``drafters`` are those by name; one that breaks joins the ``faults`` of those that could not be made.
     """
-    model = host.target.model
-    repeats = Repeats(model, host.context)
+    model = loaded.target.model
+    repeats = Repeats(model, loaded.context)
     repeats.again()
-    table = measure(model, host.context)
+    table = measure(model, loaded.context)
     repeats.again()
     floor = min(model.floor() for _ in range(_READINGS)) if isinstance(model, Weighed) else None
     guessers, broken = [], dict(faults)
     for name, drafter in drafters.items():
         try:
-            guessers.append(_observed(host, drafter, prompts, tokens))
-        except DrafterError as fault:
-            broken[name] = " ".join(str(fault).split())
+            guessers.append(_observed(loaded, drafter, prompts, tokens))
+        except DrafterError as error:
+            broken[name] = " ".join(str(error).split())
         repeats.again()
-    return Roofline(table, floor, tuple(guessers), weights_of(model, host.dtype), repeats, broken)
+    return Roofline(table, floor, tuple(guessers), weights_of(model, loaded.dtype), repeats, broken)
 
 
 def weights_of(model: object, dtype: str) -> Weights | None:
@@ -204,15 +204,15 @@ def weights_of(model: object, dtype: str) -> Weights | None:
     return Weights(products, products * _WIDTHS.get(dtype, 4) if read is None else read, whole)
 
 
-def _observed(host: Host, drafter: Drafter, prompts: Sequence[Sequence[int]], tokens: int) -> Guesser:
+def _observed(loaded: LoadedModel, drafter: Drafter, prompts: Sequence[Sequence[int]], tokens: int) -> Guesser:
     """Raises DrafterError for a drafter that breaks."""
-    chooser = Chooser([drafter], vocabulary=host.target.vocabulary)
+    chooser = Chooser([drafter], vocabulary=loaded.target.vocabulary)
     (source,) = chooser.sources
-    ends = frozenset(() if host.tokenizer is None else host.tokenizer.stop_ids)
+    ends = frozenset(() if loaded.tokenizer is None else loaded.tokenizer.stop_ids)
     for prompt in prompts:
-        limit = min(len(prompt) + tokens, host.context)
-        text = Text(list(prompt), limit, SamplingParams(), stop_ids=ends)
-        with closing(run([text], host.target, chooser, FixedPlanner(_DRAFTED))) as rounds:
+        limit = min(len(prompt) + tokens, loaded.context)
+        sequence = TokenSequence(list(prompt), limit, SamplingParams(), stop_ids=ends)
+        with closing(run([sequence], loaded.target, chooser, FixedPlanner(_DRAFTED))) as rounds:
             for _ in rounds:
                 if source.faults:
                     break

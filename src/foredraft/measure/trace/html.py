@@ -12,7 +12,7 @@ from foredraft.measure.trace.trace import ACCEPTED, UNTESTED, Guess, Traced, Wri
 
 _OF_THE_TARGET: Final = {"correction": "c-correction", "bonus": "c-bonus", "plain": "c-plain"}
 _WORDS: Final = {
-    "correction": "correction: drawn where a guess was refused",
+    "correction": "correction: drawn where a guess was rejected",
     "bonus": "bonus: added to a draft that survived whole",
     "plain": "plain: nothing was guessed",
 }
@@ -51,8 +51,8 @@ def page(title: str, prompt: str, facts: Sequence[str], rounds: Sequence[Traced]
 <p class="note">A bar a round: above the line the tokens that it added, below it guesses that came to nothing. High bars
 are where the text was easy, stumps where it was hard.</p>
 <div class="strip">{_strip(rounds, writers)}</div>
-<p class="note">Of each guess: its chance under the model's law, then under the law it was drawn from, or = where it was
-certain of itself.</p>
+<p class="note">Of each guess: its chance under the model's distribution, then under the one it was drawn from, or =
+where it was certain of itself.</p>
 <div class="wide"><table{"" if told else ' class="untold"'}>
 <thead><tr><th>round</th><th>at</th><th>kept</th><th>guesses</th><th>what followed</th>
 <th>drafting</th><th>pass</th><th class="why">why so long a draft</th></tr></thead>

@@ -20,7 +20,7 @@ from foredraft.engine.logprobs import Logprobs
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 ACCEPTED: Final = "accepted"
-REFUSED: Final = "refused"
+REJECTED: Final = "refused"
 UNTESTED: Final = "untested"
 LIKELIEST: Final = 3  # tokens told at each place
 
@@ -31,7 +31,7 @@ class Guess:
 
     ``p`` is its chance under the target's law, ``q`` under the law it was drawn from; ``q`` is None for a guess that is
     certain of itself. Where the target's law is certain too (greedy decoding), ``p`` is the model's own probability of
-    the token, by the raw logits, and the guess is kept iff it is the likeliest. A guess behind a refused one is
+    the token, by the raw logits, and the guess is kept iff it is the likeliest. A guess behind a rejected one is
     "untested", and its ``p`` None.
     """
 
@@ -87,21 +87,21 @@ class Traced:
 class Trace:
     """A watch that keeps all there is to say of one generation that runs alone: ``rounds``.
 
-    ``logprobs`` reads log-probabilities off logits, ``words`` spells tokens (None: a model without a tokenizer).
+    ``logprobs`` reads log-probabilities off logits, ``tokenizer`` spells tokens (None: a model without a tokenizer).
     """
 
     def __init__(
         self,
         planner: Planner,
         logprobs: Logprobs,
-        words: Tokenizer | None,
+        tokenizer: Tokenizer | None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.rounds: list[Traced] = []
         self._reasoning = planner if isinstance(planner, Reasoning) else None
         self._logprobs = logprobs
-        self._words = words
-        self._stream = None if words is None else words.stream()
+        self._tokenizer = tokenizer
+        self._stream = None if tokenizer is None else tokenizer.stream()
         self._clock = clock
 
     def see(self, done: Round) -> None:
@@ -146,23 +146,23 @@ class Trace:
         q = None if law is None or isinstance(law, Point) else float(law[token])
         fate, p = UNTESTED, None
         if parent in tested:
-            fate = ACCEPTED if node in path else REFUSED
+            fate = ACCEPTED if node in path else REJECTED
             theirs = tested[parent]
             p = self._sure(rows[parent], token)[0] if isinstance(theirs, Point) else float(theirs[token])
-        return Guess(token, self._spelled(token), parent, fate, p, q)
+        return Guess(token, self._token_text(token), parent, fate, p, q)
 
     def _written(self, outcome: Outcome, i: int, rows: dict[int, Array]) -> Written:
         token = outcome.tokens[i]
         p, likeliest = self._sure(rows[outcome.nodes[i]], token)
         shown = "" if self._stream is None else self._stream.push(token)
-        return Written(token, self._spelled(token), shown, outcome.origins[i], p, likeliest)
+        return Written(token, self._token_text(token), shown, outcome.origins[i], p, likeliest)
 
     def _sure(self, row: Array, token: int) -> tuple[float, tuple[tuple[str, float], ...]]:
-        logprob, tops = self._logprobs(row, token, LIKELIEST)
-        return math.exp(logprob), tuple((self._spelled(other), math.exp(value)) for other, value in tops)
+        logprob, top_logprobs = self._logprobs(row, token, LIKELIEST)
+        return math.exp(logprob), tuple((self._token_text(other), math.exp(value)) for other, value in top_logprobs)
 
-    def _spelled(self, token: int) -> str:
-        return f"<{token}>" if self._words is None else self._words.spelled(token)
+    def _token_text(self, token: int) -> str:
+        return f"<{token}>" if self._tokenizer is None else self._tokenizer.token_text(token)
 
 
 def _path(outcome: Outcome) -> tuple[int, ...]:

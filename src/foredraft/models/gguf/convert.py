@@ -67,8 +67,8 @@ def converted(
         final = cache / f"{path.stem}-{dtype}-{_key(path, dtype)}"
     except FileNotFoundError:
         raise ModelNotFound(f"there is no file {path}") from None
-    except OSError as fault:
-        raise WeightsError(f"{path} cannot be read: {fault}") from fault
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from error
     if final.is_dir() and dtype != "file":
         return final, None
     if final.is_dir() and (link := _pointing(final, path)) is not None:
@@ -155,12 +155,14 @@ def _plan(header: Header, config: Config) -> list[Stored]:
         heads = _heads(family, gguf_name, config)
         if heads and entry.shape[0] % (2 * heads):
             raise WeightsError(f"{header.path} has {entry.shape[0]} rows in {gguf_name!r} for {heads} heads")
-        if heads and len(entry.shape) == 1 and entry.kind.name not in PLAIN:
+        if heads and len(entry.shape) == 1 and entry.quant_type.name not in PLAIN:
             raise UnsupportedModel(
-                f"{header.path} stores the bias {gguf_name!r} as {entry.kind.name}, which is not read"
+                f"{header.path} stores the bias {gguf_name!r} as {entry.quant_type.name}, which is not read"
             )
         offset = 1.0 if family.offset and name.endswith("norm.weight") else 0.0
-        weights.append(Stored(name, entry.kind.name, entry.shape, entry.start, entry.size, heads, offset, gguf_name))
+        weights.append(
+            Stored(name, entry.quant_type.name, entry.shape, entry.start, entry.size, heads, offset, gguf_name)
+        )
     return weights
 
 
@@ -223,7 +225,7 @@ def _key(path: Path, dtype: str) -> str:
 def _census(header: Header) -> dict[str, int]:
     counts: dict[str, int] = {}
     for entry in header.tensors.values():
-        counts[entry.kind.name] = counts.get(entry.kind.name, 0) + 1
+        counts[entry.quant_type.name] = counts.get(entry.quant_type.name, 0) + 1
     return counts
 
 

@@ -26,9 +26,9 @@ _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?
 _STRING: Final = 8
 _ARRAY: Final = 9
 _VERSIONS: Final = (2, 3)
-_MOST_ENTRIES: Final = 1 << 16  # keys, or tensors; the largest models have a few thousand
-_MOST_ELEMENTS: Final = 1 << 20  # of one list; the largest vocabularies have half a million merges
-_LONGEST_STRING: Final = 1 << 24
+_MAX_ENTRIES: Final = 1 << 16  # keys, or tensors; the largest models have a few thousand
+_MAX_ELEMENTS: Final = 1 << 20  # of one list; the largest vocabularies have half a million merges
+_MAX_STRING: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TensorEntry:
 
     name: str
     shape: tuple[int, ...]
-    kind: GGMLQuantizationType
+    quant_type: GGMLQuantizationType
     start: int
     size: int
 
@@ -77,13 +77,13 @@ def read_header(path: Path) -> Header:
 def readable() -> tuple[str, ...]:
     """Return GGML's names of the types whose values the installed ``gguf`` library knows."""
     known = []
-    for kind, (block, width) in GGML_QUANT_SIZES.items():
-        plain = {"F32": np.float32, "F16": np.float16}.get(kind.name)
+    for quant_type, (block, width) in GGML_QUANT_SIZES.items():
+        plain = {"F32": np.float32, "F16": np.float16}.get(quant_type.name)
         try:
-            dequantize(np.zeros((1, width), np.uint8) if plain is None else np.zeros((1, block), plain), kind)
+            dequantize(np.zeros((1, width), np.uint8) if plain is None else np.zeros((1, block), plain), quant_type)
         except NotImplementedError:  # the library names types that it cannot read
             continue
-        known.append(kind.name)
+        known.append(quant_type.name)
     return tuple(known)
 
 
@@ -105,7 +105,7 @@ class _Reader:
             raise self._broken(f"its version is {version}, and only little-endian files of version 2 and 3 are read")
         tensors, keys = self._take("<QQ")
         for count, what in ((tensors, "tensors"), (keys, "keys")):
-            if count > _MOST_ENTRIES:
+            if count > _MAX_ENTRIES:
                 raise self._broken(f"it claims {count} {what}")
         metadata: dict[str, Any] = {}
         for _ in range(keys):
@@ -132,10 +132,10 @@ class _Reader:
         found = [self._tensor() for _ in range(count)]
         begin = -(-self._at // alignment) * alignment
         entries: dict[str, TensorEntry] = {}
-        for name, shape, kind, offset in found:
-            block, width = GGML_QUANT_SIZES[kind]
+        for name, shape, quant_type, offset in found:
+            block, width = GGML_QUANT_SIZES[quant_type]
             if shape[-1] % block:
-                raise self._broken(f"rows of {shape[-1]} values in {name!r} are no whole blocks of {kind.name}")
+                raise self._broken(f"rows of {shape[-1]} values in {name!r} are no whole blocks of {quant_type.name}")
             if offset % alignment:
                 raise self._broken(f"the data of {name!r} begin at {offset}, which is no multiple of {alignment}")
             size = prod(shape) // block * width
@@ -143,7 +143,7 @@ class _Reader:
                 raise self._broken(f"the data of {name!r} lie beyond its end, so it is truncated or lies")
             if name in entries:
                 raise self._broken(f"it has the tensor {name!r} twice")
-            entries[name] = TensorEntry(name, shape, kind, begin + offset, size)
+            entries[name] = TensorEntry(name, shape, quant_type, begin + offset, size)
         if sum(e.size for e in entries.values()) > self._size:
             raise self._broken("its tensors overlap")
         return entries
@@ -158,15 +158,15 @@ class _Reader:
             raise self._broken(f"{name[:80]!r} has the impossible shape {shape}")
         number, offset = self._take("<IQ")
         try:
-            kind = GGMLQuantizationType(number)
+            quant_type = GGMLQuantizationType(number)
         except ValueError:
             raise self._broken(f"{name[:80]!r} is of an unknown type, number {number}") from None
-        if kind.name not in readable():
+        if quant_type.name not in readable():
             raise UnsupportedModel(
-                f"{self._path} stores {name[:80]!r} as {kind.name}, which cannot be read: take a file of one of "
+                f"{self._path} stores {name[:80]!r} as {quant_type.name}, which cannot be read: take a file of one of "
                 f"{', '.join(readable())}"
             )
-        return name, shape, kind, offset
+        return name, shape, quant_type, offset
 
     def _value(self) -> Any:
         (kind,) = self._take("<I")
@@ -182,18 +182,18 @@ class _Reader:
         kind, count = self._take("<IQ")
         left = self._size - self._at
         if kind == _STRING:
-            if count > min(left // 8, _MOST_ELEMENTS):
+            if count > min(left // 8, _MAX_ELEMENTS):
                 raise self._broken(f"it claims a list of {count} strings")
             return [self._string() for _ in range(count)]
         if kind not in _SCALARS:
             raise self._broken(f"a list has elements of the unknown type {kind}")
-        if count > min(left // struct.calcsize("<" + _SCALARS[kind]), _MOST_ELEMENTS):
+        if count > min(left // struct.calcsize("<" + _SCALARS[kind]), _MAX_ELEMENTS):
             raise self._broken(f"it claims a list of {count} numbers")
         return list(self._take(f"<{count}{_SCALARS[kind]}"))
 
     def _string(self) -> str:
         (length,) = self._take("<Q")
-        if length > min(self._size - self._at, _LONGEST_STRING):
+        if length > min(self._size - self._at, _MAX_STRING):
             raise self._broken(f"it claims a string of {length} bytes")
         self._at += length
         try:

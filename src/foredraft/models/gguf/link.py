@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LINK: Final = "gguf.json"
 FORMAT: Final = 2
 _PIECE: Final = 1 << 24  # bytes that are digested at a time
-_MOST: Final = 64 << 20  # bytes of a link
+_MAX_BYTES: Final = 64 << 20  # bytes of a link
 _AGAIN: Final = "name the .gguf file itself, or fetch the model again"
 
 
@@ -62,12 +62,12 @@ def read_link(folder: Path) -> Link | None:
     if not path.exists():
         return None
     try:
-        found = parse_json(read_regular(path, _MOST))
+        found = parse_json(read_regular(path, _MAX_BYTES))
         if found.pop("format") != FORMAT:
             raise ValueError("it is of another format")
         link = Link(**{**found, "tensors": tuple(found["tensors"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise WeightsError(f"{path} is damaged: {_AGAIN}") from fault
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{path} is damaged: {_AGAIN}") from error
     texts, numbers = (link.file, link.digest, link.identity), (link.bytes, link.modified)
     if not all(isinstance(text, str) and text for text in texts) or any(type(number) is not int for number in numbers):
         raise WeightsError(f"{path} is damaged: {_AGAIN}")
@@ -92,8 +92,8 @@ def discard(folder: Path) -> None:
     """Remove a folder that can be made anew. Raises StorageError where the disk refuses."""
     try:
         shutil.rmtree(folder)
-    except OSError as fault:
-        raise refused(folder.parent, fault) from fault
+    except OSError as error:
+        raise refused(folder.parent, error) from error
 
 
 def linked_file(folder: Path, link: Link) -> Path:
@@ -115,8 +115,8 @@ def linked_file(folder: Path, link: Link) -> Path:
                 write_link(folder, replace(link, modified=stat.st_mtime_ns))
     except FileNotFoundError:
         raise WeightsError(f"{path} is gone, and {folder} has no weights without it: {_AGAIN}") from None
-    except OSError as fault:
-        raise WeightsError(f"{path} cannot be read: {fault.strerror or fault}") from fault
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
     return path
 
 

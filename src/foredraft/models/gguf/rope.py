@@ -66,10 +66,10 @@ def _yarn(keys: Keys, config: Config) -> dict[str, Any]:
 
 def _vector(header: Header, name: str) -> Numbers:
     entry = header.tensors.get(name)
-    if entry is None or len(entry.shape) != 1 or entry.kind.name != "F32" or entry.size > 1 << 16:
+    if entry is None or len(entry.shape) != 1 or entry.quant_type.name != "F32" or entry.size > 1 << 16:
         raise WeightsError(f"{header.path} has no usable {name!r}")
     raw = np.fromfile(header.path, dtype=np.uint8, count=entry.size, offset=entry.start)
-    values: Numbers = dequantize(raw.view(np.float32), entry.kind).astype(np.float64)
+    values: Numbers = dequantize(raw.view(np.float32), entry.quant_type).astype(np.float64)
     if len(values) != entry.shape[0] or not np.all(np.isfinite(values)) or not np.all(values > 0):
         raise WeightsError(f"{header.path} has no usable {name!r}")
     return values

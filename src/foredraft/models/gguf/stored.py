@@ -16,13 +16,13 @@ T = TypeVar("T", bound=np.generic)
 class Stored:
     """One weight: its name and shape in Hugging Face's layout, and how and where the file stores it.
 
-    ``kind`` is GGML's name of the type; ``start`` and ``size`` are bytes of the file; ``heads`` are those whose rows
-    llama.cpp's converter put in another order (0: none), ``offset`` what it added to every value; ``called`` is the
-    file's own name for it, which messages give.
+    ``quant_type`` is GGML's name of the type; ``start`` and ``size`` are bytes of the file; ``heads`` are those whose
+    rows llama.cpp's converter put in another order (0: none), ``offset`` what it added to every value; ``called`` is
+    the file's own name for it, which messages give.
     """
 
     name: str
-    kind: str
+    quant_type: str
     shape: tuple[int, ...]
     start: int
     size: int

@@ -39,10 +39,10 @@ def values_of(raw: Bytes, stored: Stored, where: str) -> Numbers:
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    stored_as = {"F32": np.float32, "F16": np.float16}.get(stored.kind)
+    stored_as = {"F32": np.float32, "F16": np.float16}.get(stored.quant_type)
     with np.errstate(all="ignore"):
-        found = dequantize(raw if stored_as is None else raw.view(stored_as), GGMLQuantizationType[stored.kind])
+        found = dequantize(raw if stored_as is None else raw.view(stored_as), GGMLQuantizationType[stored.quant_type])
     values: Numbers = np.asarray(found, dtype=np.float32)
-    if (stored.kind not in PLAIN or not stored.matrix) and not np.isfinite(values).all():
-        raise not_finite(where, stored.called or stored.name, blocks=stored.kind not in PLAIN)
+    if (stored.quant_type not in PLAIN or not stored.matrix) and not np.isfinite(values).all():
+        raise not_finite(where, stored.called or stored.name, blocks=stored.quant_type not in PLAIN)
     return values - np.float32(stored.offset) if stored.offset else values

@@ -16,7 +16,7 @@ from foredraft.errors import TokenizerError
 from foredraft.models.gguf.header import Header
 
 _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # token types
-_LONGEST_PIECE: Final = 1 << 10
+_MAX_PIECE: Final = 1 << 10
 _SPACE: Final = "▁"
 
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -193,7 +193,7 @@ def _implied_merges(vocabulary: _Vocabulary, by_place: bool) -> list[tuple[str, 
     for place, (piece, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
         if kind in (_UNKNOWN, _CONTROL, _BYTE):
             continue
-        if len(piece) > _LONGEST_PIECE:
+        if len(piece) > _MAX_PIECE:
             raise vocabulary.broken(f"a token has {len(piece)} characters")
         score = -float(place) if by_place else float(scores[place])
         splits = [(piece[:i], piece[i:]) for i in range(1, len(piece))]

@@ -54,7 +54,7 @@ class GgufWeights(Weights):
         places = np.arange(0, count, max(1, -(-count // most)))
         rows, columns = np.divmod(places, stored.columns)
         order = stored.order()
-        block, width = block_of(stored.kind)
+        block, width = block_of(stored.quant_type)
         first = (rows if order is None else order[rows]) * stored.row_bytes + columns // block * width
         data = self._rows(stored).reshape(-1)
         values = values_of(data[first[:, None] + np.arange(width)], stored, str(self.path))
@@ -69,10 +69,10 @@ class GgufWeights(Weights):
         raw = self._rows(stored)[places if order is None else order[places]]
         return self._cast(values_of(raw, stored, str(self.path)), stored)
 
-    def kind(self, name: str) -> str:
+    def quant_type(self, name: str) -> str:
         """Return GGML's name of the type in which the file stores a tensor ("Q4_K"). Raises WeightsError as ``raw``."""
         self._find(name)
-        return self._stored[name].kind
+        return self._stored[name].quant_type
 
     def called(self, name: str) -> str:
         """Return the file's own name of a tensor. Raises WeightsError as ``raw``."""
@@ -110,22 +110,22 @@ def open_gguf(folder: Path, link: Link | None = None, path: Path | None = None) 
     path = path or linked_file(folder, link)
     try:
         mapped = np.memmap(path, np.uint8, mode="r")
-    except (OSError, ValueError) as fault:
-        raise WeightsError(f"{path} cannot be opened: {fault}") from fault
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path} cannot be opened: {error}") from error
     stored = {}
     try:
         for fields in link.tensors:
             tensor = Stored(**{**fields, "shape": tuple(fields["shape"])})
             _require_whole(tensor, len(mapped))
             stored[tensor.name] = tensor
-    except (TypeError, KeyError, ValueError, ZeroDivisionError) as fault:
-        raise WeightsError(f"{folder / LINK} is damaged: name {path} itself, or fetch the model again") from fault
+    except (TypeError, KeyError, ValueError, ZeroDivisionError) as error:
+        raise WeightsError(f"{folder / LINK} is damaged: name {path} itself, or fetch the model again") from error
     return GgufWeights(folder, path, mapped, stored)
 
 
 def _require_whole(stored: Stored, size: int) -> None:
     """Raise ValueError for a tensor that its own shape or the file's size contradicts."""
-    block, width = block_of(stored.kind)
+    block, width = block_of(stored.quant_type)
     numbers = (stored.start, stored.size, stored.heads, *stored.shape)
     if not all(type(n) is int and n >= 0 for n in numbers) or not stored.shape or not prod(stored.shape) > 0:
         raise ValueError(stored.name)
@@ -135,8 +135,8 @@ def _require_whole(stored: Stored, size: int) -> None:
         raise ValueError(stored.name)
 
 
-def block_of(kind: str) -> tuple[int, int]:
+def block_of(quant_type: str) -> tuple[int, int]:
     """Return the values and the bytes of a type's block. Raises KeyError for a type that does not exist."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    return GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    return GGML_QUANT_SIZES[GGMLQuantizationType[quant_type]]

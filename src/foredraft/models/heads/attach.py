@@ -6,28 +6,28 @@ from typing import Any, cast
 
 from foredraft.errors import DrafterError, WeightsError
 from foredraft.models.heads.modules import EagleHeads, RecurrentHeads
-from foredraft.models.heads.mtp import LAYER, Found
+from foredraft.models.heads.mtp import LAYER, ForeignHeads
 from foredraft.models.model import Model
 from foredraft.models.runner import INSTALL, torch_installed
 
 
-def attach(found: Found, model: Model) -> RecurrentHeads:
+def attach(found: ForeignHeads, model: Model) -> RecurrentHeads:
     """Return heads that run beside a model. Raises WeightsError for a layer whose tensors are not its family's."""
     try:
         heads = _run_by(found, cast("Any", model))
-    except WeightsError as fault:  # it was told our names of the layer's tensors
-        raise WeightsError(str(fault).replace(LAYER, found.layer)) from fault
-    heads.said = "; ".join(said for said in (found.said, heads.said) if said) or None
+    except WeightsError as error:  # it was told our names of the layer's tensors
+        raise WeightsError(str(error).replace(LAYER, found.layer_prefix)) from error
+    heads.note = "; ".join(said for said in (found.note, heads.note) if said) or None
     return heads
 
 
-def _run_by(found: Found, model: Any) -> RecurrentHeads:
+def _run_by(found: ForeignHeads, model: Any) -> RecurrentHeads:
     from foredraft.models.native.model import NativeModel
 
-    spec, weights, block, tensors = found.spec, found.weights, found.block, found.tensors
+    spec, weights, block, tensors = found.spec, found.weights, found.layer_spec, found.tensors
     native = isinstance(model, NativeModel)
     if native and not found.wide:
-        beside = NativeModel(block, tensors, "rounded" if model.dtype == "file" else model.dtype, beside=model)
+        beside = NativeModel(block, tensors, "rounded" if model.dtype == "file" else model.dtype, share_with=model)
         if "enter.embedding" in weights:  # the library's chain reads the target's
             return RecurrentHeads(spec, weights, model, beside)
         from foredraft.models.heads.native import NativeHeads
@@ -48,7 +48,7 @@ def _run_by(found: Found, model: Any) -> RecurrentHeads:
         from foredraft.models.torch_decoder import runtime as torch_runtime
 
         torch_runtime.set_threads(model.threads)
-        eagle.said = "EAGLE-3 heads run in torch, which is slower than the native pass beside them"
+        eagle.note = "EAGLE-3 heads run in torch, which is slower than the native pass beside them"
     return eagle
 
 

@@ -22,7 +22,7 @@ from foredraft.errors import DrafterError, UnsupportedModel, VocabularyMismatch,
 from foredraft.models import layout
 from foredraft.models.checkpoint import open_weights
 from foredraft.models.heads.file import EMBEDDING, HEAD, LAST_NORM, HeadsSpec
-from foredraft.models.heads.mtp import LAYER, Found, take, take_norm
+from foredraft.models.heads.mtp import LAYER, ForeignHeads, take, take_norm
 from foredraft.models.layout import PREFIX, layer_prefix, output_head
 from foredraft.models.spec import DecoderSpec, read_spec, refuse
 from foredraft.models.weights.base import Weights, held_weights
@@ -39,7 +39,7 @@ def is_eagle(config: Mapping[str, Any]) -> bool:
 
 def read_eagle3(
     folder: Path, config: Mapping[str, Any], target: DecoderSpec, theirs: Weights, name: str, digest: str
-) -> Found:
+) -> ForeignHeads:
     """Return the heads of an EAGLE-3 folder for the target ``name``, whose weights are ``theirs``.
 
     Raises DrafterError for another generation, or heads that do not fit the target; VocabularyMismatch for another
@@ -79,10 +79,10 @@ def read_eagle3(
         provenance={"checkpoint": str(folder)},
     )  # fmt: skip
     # the target bounds the text; a rope goes on beyond what a draft's config says it was trained for
-    block = replace(spec, vocabulary=len(ids), tied=True, context=target.context)
+    layer_spec = replace(spec, vocabulary=len(ids), tied=True, context=target.context)
     layer = next((own for own in weights.names() if "midlayer." in own), plain).partition("midlayer.")
-    return Found(
-        heads, held_weights(folder, held), block, held_weights(folder, tensors), "".join(layer[:2]), wide=True,
+    return ForeignHeads(
+        heads, held_weights(folder, held), layer_spec, held_weights(folder, tensors), "".join(layer[:2]), wide=True,
         normed_residual=bool(options.get("norm_before_residual")),
     )  # fmt: skip
 
@@ -123,9 +123,9 @@ def _described(folder: Path, config: Mapping[str, Any]) -> tuple[DecoderSpec, di
     try:
         refuse({"quantization_config": config.get("quantization_config")})
         spec = read_spec({**inner, "tie_word_embeddings": False})
-    except UnsupportedModel as fault:
-        raise DrafterError(f"{folder} cannot draft, because {fault}") from fault
-    if spec.places != "pre" or spec.fused:
+    except UnsupportedModel as error:
+        raise DrafterError(f"{folder} cannot draft, because {error}") from error
+    if spec.norm_position != "pre" or spec.fused:
         raise DrafterError(f"{folder} cannot draft, because its layer is of the family {spec.family}")
     return spec, {**(nested if isinstance(nested, Mapping) else {}), **config}
 

@@ -39,10 +39,10 @@ _AGAIN: Final = "train the heads or copy the file again"
 
 @dataclass(frozen=True, slots=True)
 class HeadsSpec:
-    """What heads are made of, and whose they are. Lengths are in features; what only a block has is 0 of "medusa".
+    """What heads are made of, and whose they are. Lengths are in features; what only a layer has is 0 of "medusa".
 
     ``taps`` are the target's layers whose output they read, ``steps`` the guesses they were trained for (of "medusa":
-    how many heads there are), ``feeds`` whether a step goes on from the block's output after its last norm ("normed")
+    how many heads there are), ``feeds`` whether a step goes on from the layer's output after its last norm ("normed")
     or before it ("residual"). ``digest`` is ``weights_digest`` of the target, ``vocabulary`` its V.
     """
 
@@ -65,7 +65,7 @@ class HeadsSpec:
 
     @property
     def recurrent(self) -> bool:
-        """Whether it is a block that reads its own guesses."""
+        """Whether it is a layer that reads its own guesses."""
         return self.kind == "recurrent"
 
     def shapes(self, tokens: int, fused: bool, head: bool) -> dict[str, tuple[int, ...]]:
@@ -84,15 +84,15 @@ class HeadsSpec:
             return shapes | {f"medusa.{i}.weight": (wide, wide) for i in range(1, self.steps + 1)}
         shapes |= {"enter.embedding_norm": (wide,), "enter.hidden_norm": (wide,), "enter.weight": (wide, 2 * wide)}
         slots = list(layer_tensors(self.block(tokens), 0, PREFIX))
-        block = [*(slot for slot in slots if slot.norm), *matrices(slots)]
-        return shapes | {slot.name: slot.shape for slot in block}
+        layer = [*(slot for slot in slots if slot.norm), *matrices(slots)]
+        return shapes | {slot.name: slot.shape for slot in layer}
 
     def block(self, tokens: int) -> DecoderSpec:
         """Return the block as a decoder of one layer with so many tokens; what its target gives is left neutral."""
         return DecoderSpec(
             family="llama", vocabulary=tokens, hidden=self.hidden, layers=1, heads=self.heads, kv_heads=self.kv_heads,
-            head_dim=self.head_dim, mlp=self.mlp, context=0, eps=self.eps, norm="rms", places="pre", qk_norm="none",
-            qkv_bias=False, o_bias=False, mlp_bias=False, fused=False, ropes=(Rope(self.head_dim, self.rope_theta),),
+            head_dim=self.head_dim, mlp=self.mlp, context=0, eps=self.eps, norm="rms", norm_position="pre",
+            qk_norm="none", qkv_bias=False, o_bias=False, mlp_bias=False, fused=False, ropes=(Rope(self.head_dim, self.rope_theta),),
             windows=(0,), attention_scale=self.head_dim**-0.5, attention_cap=0.0, logits_cap=0.0,
             activation=self.activation, embedding_scale=1.0, embedding_rounded=False, residual_scale=1.0,
             logits_divisor=1.0, tied=True, composite=False, eos=(),
@@ -177,8 +177,8 @@ def check_target(
 
 
 def _described(spec: HeadsSpec) -> dict[str, Any]:
-    block = ("mlp", "heads", "kv_heads", "head_dim", "rope_theta", "activation", "feeds") if spec.recurrent else ()
-    plain = ("kind", "hidden", "eps", "steps", *block)
+    layer = ("mlp", "heads", "kv_heads", "head_dim", "rope_theta", "activation", "feeds") if spec.recurrent else ()
+    plain = ("kind", "hidden", "eps", "steps", *layer)
     return {
         "format": FORMAT,
         **{name: getattr(spec, name) for name in plain},

@@ -29,6 +29,6 @@ def block_spec(spec: HeadsSpec, target: DecoderSpec, tokens: int) -> DecoderSpec
 
 
 def block_weights(weights: Weights, head: NDArray[Any]) -> Weights:
-    """Return the tensors of ``block_spec``. Its embedding is never read, so the head's rows stand for both."""
+    """Return the tensors of ``layer_spec``. Its embedding is never read, so the head's rows stand for both."""
     tensors = {name: weights.raw(name) for name in weights.names() if name.startswith(PREFIX)}
     return held_weights(weights.folder, {EMBEDDING: head, **tensors})

@@ -17,17 +17,17 @@ from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import widened
 
-BLOCK: Final = 512  # rows of a pass that catches up
+ROW_BLOCK: Final = 512  # rows that a pass takes together when it catches up
 
 
 class Heads:
     """What every kind of heads has: the features of a position, and the tokens that may be guessed.
 
-    ``vocabulary`` are the target's tokens [Vd], increasing; ``width`` is the target's V; ``said`` is what a user may
+    ``vocabulary`` are the target's tokens [Vd], increasing; ``width`` is the target's V; ``note`` is what a user may
     not expect of them.
     """
 
-    said: str | None = None
+    note: str | None = None
 
     def __init__(self, spec: HeadsSpec, weights: Weights) -> None:
         self.spec = spec
@@ -62,17 +62,17 @@ class Heads:
 
 
 class RecurrentHeads(Heads):
-    """A block with a cache of slots, over any model whose sub-layers can be run apart.
+    """A layer with a cache of slots, over any model whose sub-layers can be run apart.
 
-    ``block`` is the layer as a model of its own with Vd tokens (``block_weights``). Norms and the two products before
+    ``layer`` is the layer as a model of its own with Vd tokens (``layer_weights``). Norms and the two products before
     it are in the type of the states, float32 or wider.
     """
 
-    def __init__(self, spec: HeadsSpec, weights: Weights, target: Layered, block: Layered) -> None:
+    def __init__(self, spec: HeadsSpec, weights: Weights, target: Layered, layer: Layered) -> None:
         super().__init__(spec, weights)
         self.target = target
-        self.block = block
-        self.context = block.context
+        self.layer = layer
+        self.context = layer.context
         self._taken: set[int] = set()
 
     def take(self) -> int:
@@ -86,9 +86,9 @@ class RecurrentHeads(Heads):
 
         ``states`` [n, H] are the tapped layers' outputs at these positions, ``tokens`` [n] the token after each.
         """
-        for at in range(0, len(tokens), BLOCK):
-            features = self._fused([state[at : at + BLOCK, :] for state in states])
-            found = self._run(slot, start + at, features, tokens[at : at + BLOCK])
+        for at in range(0, len(tokens), ROW_BLOCK):
+            features = self._fused([state[at : at + ROW_BLOCK, :] for state in states])
+            found = self._run(slot, start + at, features, tokens[at : at + ROW_BLOCK])
         return found
 
     def step(self, slot: int, start: int, state: Array, token: int) -> tuple[Array, Array]:
@@ -98,12 +98,12 @@ class RecurrentHeads(Heads):
     def release(self, slot: int) -> None:
         """Take a slot back and free its memory."""
         self._taken.discard(slot)
-        self.block.release(slot)
+        self.layer.release(slot)
 
     def _run(self, slot: int, start: int, features: Array, tokens: Sequence[int]) -> tuple[Array, Array]:
         chain = tuple(range(-1, len(tokens) - 1))
         entering = self._entering(self._embedded(tokens, features), features)
-        scored = self.block.run([Rows(slot, start, tuple(tokens), chain, 1)], (0,), hidden=entering)
+        scored = self.layer.run([Rows(slot, start, tuple(tokens), chain, 1)], (0,), hidden=entering)
         state = scored.hidden[0]
         if self.spec.feeds == "normed":
             state = self._norm(state, self._tensor(LAST_NORM, features))
@@ -120,7 +120,7 @@ class RecurrentHeads(Heads):
         return array_namespace(like).asarray(embedding, dtype=like.dtype, device=like.device)
 
     def _entering(self, embedding: Array, features: Array) -> Array:
-        """Return what enters the block, of embeddings and features [n, H]."""
+        """Return what enters the layer, of embeddings and features [n, H]."""
         normed = [
             self._norm(embedding, self._tensor("enter.embedding_norm", features)),
             self._norm(features, self._tensor("enter.hidden_norm", features)),
@@ -129,7 +129,7 @@ class RecurrentHeads(Heads):
 
 
 class EagleHeads(RecurrentHeads):
-    """EAGLE-3: a block that reads embeddings and features side by side, and norms them itself."""
+    """EAGLE-3: a layer that reads embeddings and features side by side, and norms them itself."""
 
     def _entering(self, embedding: Array, features: Array) -> Array:
         return array_namespace(features).concat([embedding, features], axis=1)

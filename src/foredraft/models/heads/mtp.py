@@ -51,31 +51,31 @@ OWN: Final = (HEAD, "enter.embedding")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ForeignHeads:
     """Heads of another's making.
 
     ``weights`` are named as in our files, and hold what is read before and after the layer; ``tensors`` are the layer
-    as a model of its own, described by ``block``, whose checkpoint begins their names with ``layer``. ``wide`` says
-    that the layer reads embedding and features side by side and norms them itself (EAGLE-3), ``normed_residual`` that
-    its residual is the normed features. ``said`` is what a user may not expect.
+    as a model of its own, described by ``layer_spec``, whose checkpoint begins their names with ``layer_prefix``.
+    ``wide`` says that the layer reads embedding and features side by side and norms them itself (EAGLE-3),
+    ``normed_residual`` that its residual is the normed features. ``note`` is what a user may not expect.
     """
 
     spec: HeadsSpec
     weights: Weights
-    block: DecoderSpec
+    layer_spec: DecoderSpec
     tensors: Weights
-    layer: str
+    layer_prefix: str
     wide: bool = False
     normed_residual: bool = False
-    said: str | None = None
+    note: str | None = None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return a checkpoint's ``config.json``. Raises DrafterError for one that cannot be read."""
     try:
         config = parse_json((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError) as fault:
-        raise DrafterError(f"{folder / CONFIG} cannot be read: {fault!s:.100}") from fault
+    except (OSError, ValueError, RecursionError) as error:
+        raise DrafterError(f"{folder / CONFIG} cannot be read: {error!s:.100}") from error
     if not isinstance(config, dict):
         raise DrafterError(f"{folder / CONFIG} does not hold an object")
     return config
@@ -87,13 +87,13 @@ def take(weights: Weights, name: str, *shape: int) -> NDArray[Any]:
     return weights.raw(name)
 
 
-def take_norm(weights: Weights, name: str, width: int, kind: str = "rms") -> NDArray[np.float32]:
-    """Return what a norm of a DecoderSpec's ``kind`` multiplies by [width]; raises WeightsError as ``take``."""
+def take_norm(weights: Weights, name: str, width: int, dtype: str = "rms") -> NDArray[np.float32]:
+    """Return what a norm of a DecoderSpec's ``dtype`` multiplies by [width]; raises WeightsError as ``take``."""
     weight = widened(take(weights, name, width), weights.dtype(name))
-    return weight + np.float32(kind == "unit")
+    return weight + np.float32(dtype == "unit")
 
 
-def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> Found | None:
+def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> ForeignHeads | None:
     """Return the MTP module of the checkpoint ``weights`` of the model ``name``; None where it holds none.
 
     Raises WeightsError naming a tensor that is missing, unexpected, of the wrong shape or no float.
@@ -126,13 +126,15 @@ def read_mtp(weights: Weights, target: DecoderSpec, name: str, digest: str) -> F
         digest=digest, vocabulary=target.vocabulary, provenance={"checkpoint": str(weights.folder), "module": module},
     )  # fmt: skip
     # neither layout says which kind of layer its module is where a model has several: the last layer's is taken
-    block = replace(target, layers=1, ropes=target.ropes[-1:], windows=target.windows[-1:], tied=True, composite=False)
-    said = f"{weights.folder} holds {depth} MTP modules, and the first of them makes every guess" if depth > 1 else None
+    layer_spec = replace(
+        target, layers=1, ropes=target.ropes[-1:], windows=target.windows[-1:], tied=True, composite=False
+    )
+    note = f"{weights.folder} holds {depth} MTP modules, and the first of them makes every guess" if depth > 1 else None
     where = weights.folder
-    return Found(spec, held_weights(where, held), block, held_weights(where, tensors), layer, said=said)
+    return ForeignHeads(spec, held_weights(where, held), layer_spec, held_weights(where, tensors), layer, note=note)
 
 
-def read_mtp_folder(folder: Path, config: Mapping[str, Any], own: DecoderSpec, name: str, digest: str) -> Found:
+def read_mtp_folder(folder: Path, config: Mapping[str, Any], own: DecoderSpec, name: str, digest: str) -> ForeignHeads:
     """Return the MTP module of another copy of the target ``name``, whose spec and digest are ``own`` and ``digest``.
 
     Raises DrafterError for a folder without one, of a family that is not in the table, or of another model;
@@ -140,8 +142,8 @@ def read_mtp_folder(folder: Path, config: Mapping[str, Any], own: DecoderSpec, n
     """
     try:
         spec = read_spec(config)
-    except UnsupportedModel as fault:
-        raise DrafterError(f"{folder} cannot draft, because {fault}") from fault
+    except UnsupportedModel as error:
+        raise DrafterError(f"{folder} cannot draft, because {error}") from error
     weights = open_weights(folder)
     theirs = weights_digest(weights, spec)
     found = read_mtp(weights, spec, name, digest)
@@ -169,8 +171,8 @@ def damaged(why: str, weights: Weights, target: DecoderSpec, digest: str) -> Wei
     """
     try:
         packaged = packaged_heads(digest)
-    except (DrafterError, WeightsError) as fault:
-        return WeightsError(f"{why}, and {fault}")
+    except (DrafterError, WeightsError) as error:
+        return WeightsError(f"{why}, and {error}")
     if packaged is not None:
         return DamagedHeads(why, "the heads that came with foredraft", str(packaged))
     if mtp_prefixes(weights, target, decoder_prefix(weights.names())):

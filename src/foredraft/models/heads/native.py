@@ -51,34 +51,34 @@ class Chain:
     """Guesses one after another. ``laws`` is None where each is the likeliest."""
 
     tokens: list[int]
-    path: list[float]  # how sure each guess and all before it are: see ``sure_of``
+    confidence: list[float]  # how sure each guess and all before it are: see ``sure_of``
     laws: list[Law] | None
     second: list[int]  # who was next in the place of each guess; -1 where nobody was, or guesses were drawn
-    beside: list[float]  # how sure each of these and all before it are
+    second_confidence: list[float]  # how sure each of these and all before it are
     broken: bool  # whether they end because logits were no numbers
 
 
 class NativeHeads(RecurrentHeads):
-    """The same over the native pass, whose threads the block shares.
+    """The same over the native pass, whose threads the heads' layer shares.
 
-    ``block`` was opened beside ``target``. Raises ModelError where memory is missing.
+    ``layer`` was opened beside ``target``. Raises ModelError where memory is missing.
     """
 
-    def __init__(self, spec: HeadsSpec, weights: Weights, target: NativeModel, block: NativeModel) -> None:
-        super().__init__(spec, weights, target, block)
+    def __init__(self, spec: HeadsSpec, weights: Weights, target: NativeModel, layer: NativeModel) -> None:
+        super().__init__(spec, weights, target, layer)
         held: dict[str, NDArray[Any]] = {"vocabulary": self.vocabulary}
         for name in ("fuse.norms", "enter.embedding_norm", "enter.hidden_norm", "fuse.weight", "enter.weight"):
             if name in weights:
                 raw = weights.raw(name)
-                kind = weights.dtype(name)
-                wide = narrowed(raw, kind, name) if name.endswith(".weight") else widened(raw, kind)
+                dtype = weights.dtype(name)
+                wide = narrowed(raw, dtype, name) if name.endswith(".weight") else widened(raw, dtype)
                 held[name] = np.require(wide, requirements=("C", "A"))
         order = ("fuse.norms", "fuse.weight", "enter.embedding_norm", "enter.hidden_norm", "enter.weight", "vocabulary")
         at = [held[name].ctypes.data if name in held else None for name in order]
         given = NativeHeadsSpec(len(spec.taps), spec.feeds == "normed", spec.eps, *at)
         self._heads = c_void_p()
-        check(library().fd_heads_open(target.handle, block.handle, ctypes.byref(given), ctypes.byref(self._heads)))
-        weakref.finalize(self, _close, library(), self._heads, (target, block))
+        check(library().fd_heads_open(target.handle, layer.handle, ctypes.byref(given), ctypes.byref(self._heads)))
+        weakref.finalize(self, _close, library(), self._heads, (target, layer))
 
     def read(self, slot: int, start: int, states: Sequence[Array], tokens: Sequence[int]) -> tuple[Array, Array]:
         """Read positions; see RecurrentHeads."""
@@ -114,19 +114,23 @@ class NativeHeads(RecurrentHeads):
             room, place = LawRoom(width, params, len(floors)), first
             uniforms = None if noise.coupled else np.array([noise.uniform(node) for node in range(len(floors))])
         least, most = np.array(floors, np.float64), len(floors)
-        tokens_of, sure = np.empty((2, most), np.int32), np.empty((2, most))  # of the guesses, and of their runners-up
+        # of the guesses, and of their runners-up
+        tokens_of, confidences = np.empty((2, most), np.int32), np.empty((2, most))
         done, _, _ = self._call(
             slot, start, states, tokens,
-            length=most, least=least.ctypes.data, guess=tokens_of[0].ctypes.data, path=sure[0].ctypes.data,
-            second=tokens_of[1].ctypes.data, beside=sure[1].ctypes.data,
+            length=most, least=least.ctypes.data, guess=tokens_of[0].ctypes.data, path=confidences[0].ctypes.data,
+            second=tokens_of[1].ctypes.data, beside=confidences[1].ctypes.data,
             laws=None if room is None else ctypes.addressof(room.structs),
             uniforms=None if uniforms is None else uniforms.ctypes.data, place=place,
         )  # fmt: skip
         count = done.guesses
         made = [] if room is None else [room.law(i) for i in range(count)]
         laws: list[Law] = [NarrowLaw(law, self.vocabulary) if noise.coupled else law for law in made]
-        (guess, second), (path, beside) = tokens_of[:, :count].tolist(), sure[:, :count].tolist()
-        return Chain(guess, path, laws if laws else None, second, beside, bool(done.broken))
+        (guess, second), (confidence, second_confidence) = (
+            tokens_of[:, :count].tolist(),
+            confidences[:, :count].tolist(),
+        )
+        return Chain(guess, confidence, laws if laws else None, second, second_confidence, bool(done.broken))
 
     def _call(
         self, slot: int, start: int, states: Sequence[Array], tokens: Sequence[int], **fields: Any

@@ -1,7 +1,7 @@
-"""Trained heads over a target: a block of one layer that goes on from what the target's own layers put out.
+"""Trained heads over a target: one layer that goes on from what the target's own layers put out.
 
 ``H`` are the target's features, ``Vd`` the tokens that heads may guess, ``f`` the features of a position: the outputs
-of the tapped layers, each normed, joined by one matrix; or the output of the only one. Position t of the block reads f
+of the tapped layers, each normed, joined by one matrix; or the output of the only one. Position t of the layer reads f
 of position t and the token after it, and its logits are of the token after that; so a chain goes on with its own output
 in the place of f (EAGLE-3, arXiv 2503.01840; the order of the halves is DeepSeek-V3's, arXiv 2412.19437). Medusa heads
 (arXiv 2401.10774) are a residual layer each, and read f alone.
@@ -28,7 +28,7 @@ from foredraft.models.heads.modules import MedusaHeads, RecurrentHeads
 from foredraft.models.heads.mtp import (
     CONFIG,
     LAYER,
-    Found,
+    ForeignHeads,
     damaged,
     foreign_module,
     read_config,
@@ -68,11 +68,13 @@ def open_heads(
     try:
         spec, weights = read_heads(path)
         check_target(path, spec, name, digest, own.vocabulary, own.hidden, own.layers)
-    except (DrafterError, WeightsError) as fault:
+    except (DrafterError, WeightsError) as error:
         if which or path != kept:
             raise
-        raise damaged(str(fault), theirs, own, digest) from fault
+        raise damaged(str(error), theirs, own, digest) from error
     head, dtype = head_rows(weights, theirs, own)
     if not spec.recurrent:
         return MedusaHeads(spec, weights, own, widened(head, dtype))
-    return attach(Found(spec, weights, block_spec(spec, own, len(head)), block_weights(weights, head), LAYER), model)
+    return attach(
+        ForeignHeads(spec, weights, block_spec(spec, own, len(head)), block_weights(weights, head), LAYER), model
+    )

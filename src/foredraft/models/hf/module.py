@@ -23,11 +23,11 @@ import torch
 from foredraft.core.draft import Scored
 from foredraft.core.law import Array
 from foredraft.errors import ModelError, UnsupportedModel
-from foredraft.models.hf import load as made
+from foredraft.models.hf import load as hf_load
 from foredraft.models.model import Rows
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-SHORT = {dtype: name for name, dtype in made.DTYPES.items()}
+SHORT = {dtype: name for name, dtype in hf_load.DTYPES.items()}
 UNBOUNDED = 1 << 20  # positions of a model whose config names no limit
 RECORDED = 64  # tokens recorded past a window before they are let go; a drafter takes them back after several passes
 
@@ -62,9 +62,9 @@ class GenericModel:
         self.name = type(module).__name__
         self.read_again = 0
         self._slots: dict[int, _Slot] = {}
-        made.check_module(module, device)
+        hf_load.check_module(module, device)
         self._accepted = frozenset(inspect.signature(module.forward).parameters)
-        self._state_name = next(name for name in made.STATES if name in self._accepted)
+        self._state_name = next(name for name in hf_load.STATES if name in self._accepted)
         config = module.config.get_text_config(decoder=True)
         head = getattr(module.get_output_embeddings(), "weight", None)
         self.vocabulary = int(config.vocab_size if head is None else head.shape[0])
@@ -80,7 +80,7 @@ class GenericModel:
         # is_decoder) count on their own, from their padding index
         self._positions = "position_ids" in self._accepted and not hasattr(module.config, "is_decoder")
         if getattr(module.config, "is_decoder", True) is False:  # says nothing (GPT-NeoX), or that it reads both ways
-            made.check_causal(self.name, lambda ids: self._ask(ids.to(self._device), {"use_cache": False}).logits)
+            hf_load.check_causal(self.name, lambda ids: self._ask(ids.to(self._device), {"use_cache": False}).logits)
         self.why_not_rewindable = self._why_not_rewindable()
         self.rewindable = not self.why_not_rewindable
 
@@ -91,7 +91,7 @@ class GenericModel:
         Opens no pickle, runs no code from the folder and asks no network. Raises ModelNotFound, UnsupportedModel (and
         why), WeightsError, or OptionError for an unknown dtype.
         """
-        return cls(made.load_module(folder, device, dtype))
+        return cls(hf_load.load_module(folder, device, dtype))
 
     def forward(self, rows: Sequence[Rows], taps: tuple[int, ...] = (), *, logits: bool = True) -> Scored:
         """Run each slot's rows, one slot after another; see ``Model.forward``.
@@ -125,7 +125,7 @@ class GenericModel:
 
     def identity(self) -> str:
         """Return a digest of the module's config and a sample of its weights."""
-        return made.weights_identity(self.module)
+        return hf_load.weights_identity(self.module)
 
     def _run(self, row: Rows, taps: tuple[int, ...]) -> Answer:
         """Run one slot's rows; return logits [wanted, V] and hidden states [wanted, H], in the order of the rows."""
@@ -211,7 +211,7 @@ class GenericModel:
             options["position_ids"] = torch.arange(start, start + len(tokens), device=self._device)[None]  # [1, N]
         last: list[torch.Tensor] = []
         hook = (
-            made.last_layer(self.module, self.layers).register_forward_hook(_catch(last))
+            hf_load.last_layer(self.module, self.layers).register_forward_hook(_catch(last))
             if self.layers - 1 in taps
             else None
         )
@@ -223,7 +223,7 @@ class GenericModel:
         finally:
             if hook is not None:
                 hook.remove()
-        slot.state = next((answer[name] for name in made.STATES if answer.get(name) is not None), None)
+        slot.state = next((answer[name] for name in hf_load.STATES if answer.get(name) is not None), None)
         if slot.state is None:
             raise UnsupportedModel(f"{self.name} keeps its state within itself, where several texts would share it")
         hidden = {}
@@ -242,7 +242,7 @@ class GenericModel:
             with torch.no_grad():
                 return self.module(input_ids=ids, return_dict=True, **options)
         except Exception as error:
-            raise ModelError(f"{self.name} failed in its forward pass: {made.first_line(error)}") from error
+            raise ModelError(f"{self.name} failed in its forward pass: {hf_load.first_line(error)}") from error
 
     def _fresh(self) -> Any:
         """Return an empty cache of the kinds of layers the config names, or None where the module makes its own."""
@@ -266,7 +266,7 @@ class GenericModel:
             kinds = sorted({type(layer).__name__ for layer in cache.layers if not layer.is_croppable})
             return f"{self.name} keeps a state that cannot be rewound ({', '.join(kinds)})"
         self._records = any(hasattr(layer, "activate_past_recording") for layer in cache.layers)
-        return made.records_wrongly(self.name) if self._records else ""
+        return hf_load.records_wrongly(self.name) if self._records else ""
 
 
 def _paths(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -24,25 +24,25 @@ from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import Bytes
 from foredraft.native.structs import BLOCKS
 
-TILE: Final = 16  # outputs that the packed form holds together, all of one type
+PANEL: Final = 16  # outputs of a panel, which the packed form holds together, all of one type
 ROUNDED: Final = ("F16", "F32")  # what bf16 holds in part
 _WIDE: Final = "BF16"
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What is run how: ``kinds`` as ``native_spec`` takes them, and by name the type of each matrix kept in blocks.
+    """What is run how: ``quant_types`` as ``native_spec`` takes them; by name the type of each matrix kept in blocks.
 
     ``path`` is the file, ``raw`` gives a matrix's blocks [rows, bytes of a row], ``read_bytes`` are those of all that a
-    pass reads whole. ``said`` is what is widened and what that takes, and what is rounded; None where nothing is.
+    pass reads whole. ``note`` is what is widened and what that takes, and what is rounded; None where nothing is.
     """
 
     path: Path
-    kinds: tuple[str, ...]
+    quant_types: tuple[str, ...]
     stored: Mapping[str, str]
     raw: Callable[[str], Bytes]
     read_bytes: int
-    said: str | None
+    note: str | None
 
 
 def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
@@ -54,16 +54,16 @@ def blocks_of(spec: DecoderSpec, weights: GgufWeights) -> Blocks:
         mine = by_part(layer_tensors(spec, layer, prefix))["qkv"]
         if _parted(weights, mine):
             parted.update(slot.name for slot in mine)
-    chosen = {name: _WIDE if name in parted else _choice(weights.kind(name)) for name in order}
-    stored = {name: kind for name, kind in chosen.items() if kind in BLOCKS}
+    chosen = {name: _WIDE if name in parted else _choice(weights.quant_type(name)) for name in order}
+    stored = {name: quant_type for name, quant_type in chosen.items() if quant_type in BLOCKS}
     whole = set(order[1:])  # a pass reads rows of the embedding
     read = sum(_bytes(weights, name, chosen[name]) for name in whole)
-    said = _said(weights, chosen, parted)
-    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, said)
+    note = _note(weights, chosen, parted)
+    return Blocks(weights.path, tuple(chosen[name] for name in order), stored, weights.blocks, read, note)
 
 
 def matrices_of(spec: DecoderSpec, weights: Weights) -> list[str]:
-    """Return the names of a decoder's matrices in the order of the library's ``kinds``.
+    """Return the names of a decoder's matrices in the order of the library's ``quant_types``.
 
     Raises WeightsError where there is no output head.
     """
@@ -75,28 +75,32 @@ def matrices_of(spec: DecoderSpec, weights: Weights) -> list[str]:
     return [outer.get("embedding", outer["head"]), outer["head"], *(slot.name for layer in layers for slot in layer)]
 
 
-def _choice(kind: str) -> str:
-    return kind if kind in BLOCKS else _WIDE
+def _choice(quant_type: str) -> str:
+    return quant_type if quant_type in BLOCKS else _WIDE
 
 
 def _parted(weights: GgufWeights, mine: Sequence[TensorSlot]) -> bool:
-    """Say whether q, k and v, which the packed form holds as one matrix, would share tiles of different types."""
-    kinds = {_choice(weights.kind(slot.name)) for slot in mine}
-    return len(kinds) > 1 and any(slot.rows % TILE for slot in mine)
+    """Say whether q, k and v, which the packed form holds as one matrix, would share panels of different types."""
+    quant_types = {_choice(weights.quant_type(slot.name)) for slot in mine}
+    return len(quant_types) > 1 and any(slot.rows % PANEL for slot in mine)
 
 
-def _bytes(weights: GgufWeights, name: str, kind: str) -> int:
-    return weights.stored_bytes(name) if kind in BLOCKS else 2 * prod(weights.shape(name))
+def _bytes(weights: GgufWeights, name: str, quant_type: str) -> int:
+    return weights.stored_bytes(name) if quant_type in BLOCKS else 2 * prod(weights.shape(name))
 
 
-def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> str | None:
+def _note(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> str | None:
     """Return which matrices take more memory than in the file, and which wider floats are rounded to bf16."""
-    grown = [n for n, kind in chosen.items() if kind == _WIDE and weights.stored_bytes(n) < _bytes(weights, n, kind)]
-    plain = [n for n, kind in chosen.items() if kind == _WIDE and weights.kind(n) in ROUNDED]
-    said = [_rounded(weights, plain, len(chosen))] if plain else []
+    grown = [
+        n
+        for n, quant_type in chosen.items()
+        if quant_type == _WIDE and weights.stored_bytes(n) < _bytes(weights, n, quant_type)
+    ]
+    plain = [n for n, quant_type in chosen.items() if quant_type == _WIDE and weights.quant_type(n) in ROUNDED]
+    notes = [_rounded(weights, plain, len(chosen))] if plain else []
     if not grown:
-        return said[0] if said else None
-    types = ", ".join(sorted({weights.kind(name) for name in grown}))
+        return notes[0] if notes else None
+    types = ", ".join(sorted({weights.quant_type(name) for name in grown}))
     wide = sum(_bytes(weights, name, _WIDE) for name in grown)
     small = sum(weights.stored_bytes(name) for name in grown)
     verb = "is" if len(grown) == 1 else "are"
@@ -105,12 +109,12 @@ def _said(weights: GgufWeights, chosen: Mapping[str, str], parted: set[str]) -> 
         f"{len(grown)} of {len(chosen)} matrices ({types}{split}) {verb} widened to bf16: "
         f"{_size(wide)} instead of {_size(small)}"
     )
-    return "; ".join([widened, *said])
+    return "; ".join([widened, *notes])
 
 
 def _rounded(weights: GgufWeights, names: Sequence[str], count: int) -> str:
     """Return what bf16 costs matrices that were stored as wider floats."""
-    types = ", ".join(sorted({weights.kind(name) for name in names}))
+    types = ", ".join(sorted({weights.quant_type(name) for name in names}))
     verb = "is" if len(names) == 1 else "are"
     return f"{len(names)} of {count} matrices ({types}) {verb} rounded to bf16: --dtype f32 keeps them whole"
 

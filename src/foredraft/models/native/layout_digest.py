@@ -53,23 +53,25 @@ def layout(f32: bool) -> str:
 
 def layout_of(blocks: Blocks) -> str:
     """Return a digest of how the library packs blocks of the types in use; see ``layout``."""
-    digest = hashlib.sha256(",".join(blocks.kinds).encode())
-    for kind in sorted(set(blocks.kinds)):
-        digest.update(_packed(kind).tobytes())
+    digest = hashlib.sha256(",".join(blocks.quant_types).encode())
+    for quant_type in sorted(set(blocks.quant_types)):
+        digest.update(_packed(quant_type).tobytes())
     return digest.hexdigest()[:16]
 
 
-def _packed(kind: str) -> Bytes:
+def _packed(quant_type: str) -> Bytes:
     """Return a made-up matrix of a type, packed."""
     width, rows = 256, 40
     config = {"model_type": "llama", "vocab_size": rows, "hidden_size": width, "intermediate_size": width}
     config |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
     config |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-5}
-    native = native_spec(read_spec(config), "file", 1.0, (kind,) * 9)
+    native = native_spec(read_spec(config), "file", 1.0, (quant_type,) * 9)
     packed = aligned(int(library().fd_packed_bytes(ctypes.byref(native))))
-    block, size = block_of(kind)
+    block, size = block_of(quant_type)
     # no byte is above 112, so that no half float among them is infinite
     source = (np.arange(rows * width // block * size, dtype=np.uint32) * 37 % 113).astype(np.uint8)
     place, part = ctypes.c_void_p(packed.ctypes.data), PARTS.index("head")
-    check(library().fd_pack(ctypes.byref(native), place, part, 0, source.ctypes.data, TYPES[kind], rows, width, 0))
+    check(
+        library().fd_pack(ctypes.byref(native), place, part, 0, source.ctypes.data, TYPES[quant_type], rows, width, 0)
+    )
     return packed

@@ -35,8 +35,8 @@ def why_not() -> str | None:
     """Return why there is no native pass in this install, or None."""
     try:
         library()
-    except ModelError as fault:
-        return str(fault)
+    except ModelError as error:
+        return str(error)
     return None
 
 
@@ -46,11 +46,11 @@ class NativeModel:
     ``weights`` is an open checkpoint or its folder. Weights are packed for the model, or found packed under
     ``cache/packed`` by ``identity`` and ``source`` (``ModelFolder``; None: its folder's); without both they are packed
     into memory. ``tier`` None is the best that runs,
-    ``threads`` None as many as there are cores for this process; ``beside`` another model, both are that model's own,
-    and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks, where
-    there are kernels for them, and all else is bf16; with "rounded" all are coded in 5 bits, for drafters.
+    ``threads`` None as many as there are cores for this process; ``share_with`` another model, both are that model's
+    own, and calls on the two wait for each other. With dtype "file" the matrices of a GGUF stay in its own blocks,
+    where there are kernels for them, and all else is bf16; with "rounded" all are coded in 5 bits, for drafters.
 
-    ``notice`` is what is slower than it could be; ``news`` what newly packed weights take in the cache.
+    ``notice`` is what is slower than it could be; ``install_note`` what newly packed weights take in the cache.
     Raises OptionError for a dtype, tier or number of threads that cannot be, WeightsError for weights that are not the
     spec's, ModelError where the library or memory is missing.
     """
@@ -70,7 +70,7 @@ class NativeModel:
         tier: str | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
-        beside: NativeModel | None = None,
+        share_with: NativeModel | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
@@ -79,29 +79,29 @@ class NativeModel:
         self.vocabulary = spec.vocabulary
         self.context = spec.context
         self.layers = spec.layers
-        self.threads: int = beside.threads if beside is not None else cores() if threads is None else threads
+        self.threads: int = share_with.threads if share_with is not None else cores() if threads is None else threads
         if not 1 <= self.threads <= 1024:
             raise OptionError(f"threads must be from 1 to 1024, not {threads}")
         self.tier: str
-        self.tier, refused = choose_tier(beside.tier if beside is not None else tier)
+        self.tier, refused = choose_tier(share_with.tier if share_with is not None else tier)
         weights = weights if isinstance(weights, Weights) else ModelFolder.of(weights).weights
         blocks = coding_of(spec, weights, dtype)  # not kept: it may hold a file's mapping
         self._read_bytes = None if blocks is None else blocks.read_bytes
-        kinds = None if blocks is None else blocks.kinds
+        kinds = None if blocks is None else blocks.quant_types
         native = native_spec(spec, dtype, _embedding_scale(spec, dtype), kinds)
         if source is None:  # an identity is of a folder, whose files may have changed
             source = ModelFolder(weights.folder).source if cache and identity else ""
         made = packed_weights(spec, weights, native, dtype, cache, identity, source, progress, blocks)
-        self._packed, unkept, self.news = made
-        wide = None if blocks is None else blocks.said
+        self._packed, unkept, self.install_note = made
+        wide = None if blocks is None else blocks.note
         many = f"{self.threads} threads share {cores()} cores, which is slower" if self.threads > cores() else None
         self.notice = "; ".join(part for part in (refused, wide, unkept, many) if part) or None
         model, name, out = ctypes.c_void_p(), self.tier.encode(), ctypes.byref
         at, size = self._packed.ctypes.data, self._packed.nbytes
-        if beside is None:
+        if share_with is None:
             check(library().fd_open(out(native), at, size, name, self.threads, out(model)))
         else:
-            check(library().fd_open_beside(out(native), at, size, beside.handle, out(model)))
+            check(library().fd_open_beside(out(native), at, size, share_with.handle, out(model)))
         self.handle: ctypes.c_void_p = model  # of the library
         weakref.finalize(self, _close, library(), model, self._packed)
         self._subsets: list[int] = []
@@ -123,7 +123,7 @@ class NativeModel:
     ) -> Scored:
         """Run rows through some of the model.
 
-        ``sub_layers``: which to run, increasing, 2 * layer being its attention and 2 * layer + 1 its gated layer; None
+        ``sub_layers``: which to run, increasing, 2 * layer being its attention and 2 * layer + 1 its MLP; None
         runs all. ``hidden`` [rows, H] enters instead of the tokens' embeddings. ``subset`` (see ``subset``) narrows the
         logits; without ``logits`` they are [0, V]. Raises ModelError for a request that makes no sense.
         """

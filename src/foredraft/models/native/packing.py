@@ -20,6 +20,7 @@ from foredraft.errors import ModelError, StorageError
 from foredraft.models.layout import TensorSlot, decoder_prefix, head_of, refuse_unused, require, tensors_of
 from foredraft.models.native.blocks import Blocks
 from foredraft.models.native.layout_digest import Bytes, aligned, layout, layout_of
+from foredraft.models.native.spec_key import spec_key
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
 from foredraft.models.weights.floats import not_finite, widened
@@ -70,16 +71,16 @@ def packed_weights(
         packed = _build(packer, folder, facts, size)
         takes = f"{size_of(size)} of packed weights are kept in {folder}" if blocks is not None else None
         return packed, damage, takes
-    except StorageError as fault:
-        return packer.fill(aligned(size)), f"weights are packed at each start: {fault}", None
+    except StorageError as error:
+        return packer.fill(aligned(size)), f"weights are packed at each start: {error}", None
 
 
 def _build(packer: Packer, folder: Path, facts: bytes, size: int) -> Bytes:
     shutil.rmtree(folder, ignore_errors=True)  # one that was torn or is foreign
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise StorageError(f"cannot write under {folder.parent}: {fault.strerror or fault}") from fault
+    except OSError as error:
+        raise StorageError(f"cannot write under {folder.parent}: {error.strerror or error}") from error
     require_space(folder.parent, HEADER + size)
     with building(folder) as partial:
         whole = np.memmap(partial / FILE, np.uint8, "w+", shape=(HEADER + size,))
@@ -125,7 +126,7 @@ def _facts(spec: DecoderSpec, identity: str, dtype: str, size: int, blocks: Bloc
         "dtype": dtype,
         "bytes": size,
         "order": sys.byteorder,
-        "spec": hashlib.sha256(repr(spec).encode()).hexdigest(),
+        "spec": hashlib.sha256(spec_key(spec).encode()).hexdigest(),
     }
     text = json.dumps(facts, sort_keys=True).encode()
     whole = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
@@ -177,14 +178,14 @@ class Packer:
         rows, cols = array.shape[0], slot.shape[1] if array.ndim == 2 else 1
         array = np.require(array, requirements=("C", "A"))
         stored = None if self.blocks is None else self.blocks.stored.get(slot.name)
-        kind = TYPES["F32"] if array.ndim == 1 else TYPES[stored or self.weights.dtype(slot.name)]
+        dtype = TYPES["F32"] if array.ndim == 1 else TYPES[stored or self.weights.dtype(slot.name)]
         part, place, spec = PARTS.index(slot.part), ctypes.c_void_p(packed.ctypes.data), ctypes.byref(self.native)
         try:
-            check(library().fd_pack(spec, place, part, slot.layer, array.ctypes.data, kind, rows, cols, slot.first))
-        except ModelError as fault:
+            check(library().fd_pack(spec, place, part, slot.layer, array.ctypes.data, dtype, rows, cols, slot.first))
+        except ModelError as error:
             if self.blocks is None or stored is None:
                 raise
-            raise not_finite(self.blocks.path, self.weights.called(slot.name), blocks=True) from fault
+            raise not_finite(self.blocks.path, self.weights.called(slot.name), blocks=True) from error
 
     def _tensors(self) -> Iterator[tuple[TensorSlot, NDArray[Any]]]:
         """Yield each slot with its rows. Refuses what is left over at the end."""

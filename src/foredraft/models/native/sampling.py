@@ -225,8 +225,8 @@ def sampler() -> tuple[LawOf, type[Noise], str, str | None]:
     """Return the law, the noise, "native" or "python" for who computes them, and why it is not the library if so."""
     try:
         library()
-    except ModelError as fault:
-        return law_of, Noise, "python", str(fault)
+    except ModelError as error:
+        return law_of, Noise, "python", str(error)
     return native_law, NativeNoise, "native", None
 
 

@@ -12,22 +12,22 @@ from foredraft.native.structs import TYPES, NativeSpec
 
 
 def native_spec(
-    spec: DecoderSpec, dtype: str, embedding_scale: float, kinds: Sequence[str] | None = None
+    spec: DecoderSpec, dtype: str, embedding_scale: float, quant_types: Sequence[str] | None = None
 ) -> NativeSpec:
     """Return a spec as the library reads it; the arrays live as long as it does.
 
-    ``kinds`` [2 + 7 * layers] are the types (of TYPES) of embedding, head, and each layer's q, k, v, o, gate, up and
-    down; None: all are of the dtype.
+    ``quant_types`` [2 + 7 * layers] are the types (of TYPES) of embedding, head, and each layer's q, k, v, o, gate, up
+    and down; None: all are of the dtype.
     """
     ropes = tuple(dict.fromkeys(rope for rope in spec.ropes if rope is not None))
-    turns = [float(turn) for rope in ropes for turn in inverse_frequencies(rope)]
+    inv_freq = [float(turn) for rope in ropes for turn in inverse_frequencies(rope)]
     plain = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "context", "qkv_bias", "o_bias",
              "mlp_bias", "tied", "eps", "attention_scale", "attention_cap", "logits_cap", "residual_scale",
              "logits_divisor")  # fmt: skip
     made = NativeSpec(
         **{name: getattr(spec, name) for name in plain},
-        norm_before=spec.places in ("pre", "sandwich"),
-        norm_after=spec.places in ("post", "sandwich"),
+        norm_before=spec.norm_position in ("pre", "sandwich"),
+        norm_after=spec.norm_position in ("post", "sandwich"),
         qk_norm=("none", "head", "full").index(spec.qk_norm),
         activation=("silu", "gelu_tanh").index(spec.activation),
         f32=dtype == "f32",
@@ -38,9 +38,9 @@ def native_spec(
     made.rope_of = _array(c_int32, [-1 if rope is None else ropes.index(rope) for rope in spec.ropes])
     made.rope_dims = _array(c_int32, [rope.dim for rope in ropes])
     made.rope_scales = _array(c_float, [rope.attention_factor for rope in ropes])
-    made.rope_turns = _array(c_float, turns)
-    if kinds is not None:
-        made.kinds = _array(c_int32, [TYPES[kind] for kind in kinds])
+    made.rope_turns = _array(c_float, inv_freq)
+    if quant_types is not None:
+        made.kinds = _array(c_int32, [TYPES[kind] for kind in quant_types])
     return made
 
 

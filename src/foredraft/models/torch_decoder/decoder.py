@@ -108,7 +108,7 @@ class TorchDecoder:
                 if 2 * number in parts:
                     x = layer.attend(x, None if rope is None else turns[rope], seats)
                 if 2 * number + 1 in parts:
-                    x = layer.gate(x)
+                    x = layer.mlp(x)
             if number in taps:
                 tapped[number] = self._give(x[:count] if pick is None else x[pick])
         chosen = x if pick is None else x[pick]

@@ -116,7 +116,7 @@ class Reader:
 
 
 class Layer:
-    """One decoder layer: attention over a slot cache, then the gated layer, each with its norms and residual.
+    """One decoder layer: attention over a slot cache, then the MLP, each with its norms and residual.
 
     ``slots`` are its tensors: see ``layout.layer_tensors``.
     """
@@ -135,8 +135,8 @@ class Layer:
 
         self.before_attention = norm("before_attention")
         self.after_attention = norm("after_attention")
-        self.before_gated = norm("before_gated")
-        self.after_gated = norm("after_gated")
+        self.before_mlp = norm("before_mlp")
+        self.after_mlp = norm("after_mlp")
         by_head, full = spec.qk_norm == "head", spec.qk_norm == "full"
         self.head_norm = reader.norm_heads(parts["q_norm"], parts["k_norm"]) if by_head else None
         self.full_norms = (reader.norm(parts["q_norm"]), reader.norm(parts["k_norm"])) if full else None
@@ -150,12 +150,12 @@ class Layer:
         h = self.o(self._attention(self.qkv(h), turn, seats))
         return self._add(x, h, self.after_attention)
 
-    def gate(self, x: Tensor) -> Tensor:
-        """Run the gated layer: [R, H] -> [R, H]."""
-        h = x if self.before_gated is None else self.before_gated(x)
+    def mlp(self, x: Tensor) -> Tensor:
+        """Run the MLP: [R, H] -> [R, H]."""
+        h = x if self.before_mlp is None else self.before_mlp(x)
         gate, up = self.gate_up(h).chunk(2, -1)
         gate = F.silu(gate) if self.spec.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return self._add(x, self.down(gate.mul_(up)), self.after_gated)
+        return self._add(x, self.down(gate.mul_(up)), self.after_mlp)
 
     def _add(self, x: Tensor, h: Tensor, norm: Norm | None) -> Tensor:
         h = h if norm is None else norm(h)

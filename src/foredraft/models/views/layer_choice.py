@@ -19,18 +19,19 @@ FORMAT: Final = 2
 PAYS: Final = 1.03  # measured speed-up from which a choice is worth it
 ENOUGH: Final = 500  # tokens measured each way, below which nothing is said of that
 DRAFT_TOKENS: Final = 3  # of a set that nobody has measured
-LONGEST: Final = 64  # guesses a round
+MAX_DRAFT_TOKENS: Final = 64  # guesses a round
 UNMEASURED: Final = (
     "drafter layers leaves out a default set of layers, which nobody has measured for this model: "
     "foredraft train layers finds and measures one"
 )
 _BYTES: Final = 1 << 20  # of a file; a choice for a hundred layers has some 3 kB
-_MOST: Final = 1e9  # of any number in it
+_MAX_NUMBER: Final = 1e9  # of any number in it
 _NUMBERS: Final = (
     "cost", "predicted_speedup", "measured_speedup", "measured_from", "measured_to", "plain_tokens_per_s",
     "predicted_tokens_per_s", "measured_tokens_per_s",
 )  # fmt: skip
-_COUNTS: Final = {"layers": 1 << 20, "draft_tokens": LONGEST, "measured_tokens": 1 << 40}  # and the most of each
+# and the most of each
+_COUNTS: Final = {"layers": 1 << 20, "draft_tokens": MAX_DRAFT_TOKENS, "measured_tokens": 1 << 40}
 _DEPTH: Final = re.compile("[0-9]{1,9}")
 
 
@@ -59,14 +60,14 @@ class LayerChoice:
     date: str
 
     @property
-    def told(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether the measurement is long and clear enough to say if drafting so is worth it."""
         return self.measured_tokens >= ENOUGH and not self.measured_from <= PAYS <= self.measured_to
 
     @property
     def pays(self) -> bool:
         """Whether drafting so was measured to be worth it."""
-        return self.told and self.measured_from > PAYS
+        return self.conclusive and self.measured_from > PAYS
 
     @property
     def prediction_error(self) -> float:
@@ -88,16 +89,16 @@ def read_choice(path: Path) -> LayerChoice:
     """Return a choice. Raises DrafterError for a file that does not hold one, StorageError if it cannot be read."""
     try:
         text = read_regular(path, _BYTES)
-    except FileNotFoundError as fault:
-        raise DrafterError(f"there is no file {path}: foredraft train layers makes one") from fault
-    except OSError as fault:
-        raise StorageError(f"{path} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:
-        raise DrafterError(f"{path} is no choice of layers: {fault}") from fault
+    except FileNotFoundError as error:
+        raise DrafterError(f"there is no file {path}: foredraft train layers makes one") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DrafterError(f"{path} is no choice of layers: {error}") from error
     try:
         found = parse_json(text, unique, _no_number)
-    except ValueError as fault:
-        raise DrafterError(f"{path} is not JSON, so it is no choice of layers: {fault}") from fault
+    except ValueError as error:
+        raise DrafterError(f"{path} is not JSON, so it is no choice of layers: {error}") from error
     return _parsed(found, path)
 
 
@@ -160,8 +161,8 @@ def layers_view(target: CachedTarget, which: str, cache: Path, name: str, identi
 
 def _parsed(found: Any, path: Path) -> LayerChoice:
     names = [field.name for field in fields(LayerChoice)]
-    told = found.get("format") if isinstance(found, dict) else None
-    if type(told) is not int or told != FORMAT:
+    version = found.get("format") if isinstance(found, dict) else None
+    if type(version) is not int or version != FORMAT:
         raise DrafterError(f"{path} is no choice of layers of format {FORMAT}: foredraft train layers makes one")
     wrong = next((name for name in names if not _fits(name, found.get(name))), None)
     if wrong is not None:
@@ -179,7 +180,7 @@ def _fits(name: str, value: Any) -> bool:
     if name == "agreement":
         return type(value) in (int, float) and 0 <= value <= 1
     if name in _NUMBERS:
-        return type(value) in (int, float) and (0 < value < _MOST or (name == "measured_from" and value == 0))
+        return type(value) in (int, float) and (0 < value < _MAX_NUMBER or (name == "measured_from" and value == 0))
     return isinstance(value, str)
 
 

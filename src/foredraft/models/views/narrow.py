@@ -84,8 +84,8 @@ def narrow_vocabulary(folder: Path, vocabulary: int) -> tuple[int, ...] | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as fault:
-        raise WeightsError(f"{path} cannot be read: {fault}") from fault
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from error
     ids = found.get("vocabulary") if isinstance(found, dict) and found.get("format") == FORMAT else None
     if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i < vocabulary for i in ids):
         raise WeightsError(f"{path} names no tokens below {vocabulary} in format {FORMAT}")

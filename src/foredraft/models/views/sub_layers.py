@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foredraft.core.law import Array
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.errors import DrafterError
 from foredraft.models.capabilities import Layered
 from foredraft.models.model import Rows
@@ -18,7 +18,7 @@ from foredraft.models.target import CachedTarget
 
 
 class LayersView:
-    """The target with the sub-layers ``sub_layers`` alone (2 * layer is an attention, 2 * layer + 1 a gated layer).
+    """The target with the sub-layers ``sub_layers`` alone (2 * layer is an attention, 2 * layer + 1 an MLP).
 
     A guess is drafted over the keys and values of guesses before it that these sub-layers wrote, which are not the
     target's: ``extend`` must be asked for the text first, then with a guess more each time, and the target must score
@@ -42,13 +42,13 @@ class LayersView:
         """Positions the model was made for."""
         return self.model.context
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Do nothing: the slot is the target's."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Do nothing: the slot is the target's."""
 
-    def ready(self, sequence: Text) -> bool:
+    def ready(self, sequence: TokenSequence) -> bool:
         """Say whether the target's slot holds all of a sequence but its last token, and no more.
 
         Not so before the prompt was read, or after a pass whose outcome was never kept: nothing is drafted then.
@@ -56,7 +56,7 @@ class LayersView:
         slot = self.target.slots.slot(sequence)
         return slot is not None and self.target.slots.held(slot) == sequence.tokens[:-1]
 
-    def extend(self, batch: Sequence[tuple[Text, Sequence[int]]]) -> Array:
+    def extend(self, batch: Sequence[tuple[TokenSequence, Sequence[int]]]) -> Array:
         """Return the logits [B, V] after each sequence's tokens and guesses: one row each.
 
         Raises DrafterError for a sequence that is not ``ready``.
@@ -105,8 +105,8 @@ def early_exit(depth: int, layers: int) -> tuple[int, ...]:
 def default_sub_layers(layers: int) -> tuple[int, ...]:
     """Return what drafts where nothing was searched: all but every second layer of the middle third.
 
-    Their attention and their gated layers are both left out. A model of fewer than three layers leaves out its last
-    gated layer.
+    Their attention and their MLPs are both left out. A model of fewer than three layers leaves out its last
+    MLP.
     """
     skipped = {part for layer in range(layers // 3, 2 * layers // 3, 2) for part in (2 * layer, 2 * layer + 1)}
     skipped = skipped or {2 * layers - 1}

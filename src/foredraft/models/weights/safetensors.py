@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foredraft.errors import WeightsError
 
-LONGEST_HEADER: Final = 100_000_000  # bytes; what the safetensors library allows
+MAX_HEADER: Final = 100_000_000  # bytes; what the safetensors library allows
 # numpy has no bfloat16 and no 8-bit floats: those come as their bits
 TYPES: Final[Mapping[str, str]] = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "|u1", "F8_E5M2": "|u1",
@@ -50,8 +50,8 @@ def opened(path: Path, file: int, again: str) -> tuple[NDArray[np.uint8], list[t
             raise Damaged(f"{path} is truncated: it is too short for a header")
         mapped = np.memmap(path, np.uint8, mode="c")  # "c": writable views that reach no file, as torch wants them
         return mapped, list(_read_header(path, mapped, file))
-    except Damaged as fault:
-        raise WeightsError(f"{fault}, {again}" if again else str(fault)) from fault
+    except Damaged as damage:
+        raise WeightsError(f"{damage}, {again}" if again else str(damage)) from damage
     except OSError as error:
         raise WeightsError(f"{path} cannot be opened: {error.strerror or error}") from error
 
@@ -59,7 +59,7 @@ def opened(path: Path, file: int, again: str) -> tuple[NDArray[np.uint8], list[t
 def _read_header(path: Path, mapped: NDArray[np.uint8], file: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of one file, each checked. Raises WeightsError, or Damaged."""
     length = int.from_bytes(mapped[:8].tobytes(), "little")
-    if length > LONGEST_HEADER or 8 + length > mapped.size:
+    if length > MAX_HEADER or 8 + length > mapped.size:
         raise Damaged(f"{path} is truncated or damaged: its header claims {length} bytes")
     try:
         header = json.loads(mapped[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_once)

@@ -44,5 +44,5 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-    except OSError as fault:
-        raise refused(path.parent, fault, "folder") from fault
+    except OSError as error:
+        raise refused(path.parent, error, "folder") from error

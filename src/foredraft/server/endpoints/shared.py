@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 
 from foredraft.server.backend import Served
-from foredraft.server.state import Desk
-from foredraft.server.wire import response_schema as replies
+from foredraft.server.state import ServerState
+from foredraft.server.wire import response_schema as response_schema
 
 _FAULTS: Final = {
     400: "A request that cannot be honoured; `param` names the field.",
@@ -23,10 +23,10 @@ _FAULTS: Final = {
 }
 
 
-async def desk_of(request: Request) -> Desk:
+async def desk_of(request: Request) -> ServerState:
     """Return the state of the server."""
-    desk: Desk = request.app.state.desk
-    return desk
+    state: ServerState = request.app.state.server
+    return state
 
 
 async def served_of(request: Request) -> Served:
@@ -34,13 +34,13 @@ async def served_of(request: Request) -> Served:
     return (await desk_of(request)).model()
 
 
-TheDesk = Annotated[Desk, Depends(desk_of)]
+TheDesk = Annotated[ServerState, Depends(desk_of)]
 TheModel = Annotated[Served, Depends(served_of)]
 
 
 def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the refusals of an endpoint, as its document lists them."""
-    return {status: {"model": replies.ErrorReply, "description": _FAULTS[status]} for status in statuses}
+    return {status: {"model": response_schema.ErrorReply, "description": _FAULTS[status]} for status in statuses}
 
 
 # who asks for answers may be told all of it; who asks about tokens or the model, less

@@ -10,39 +10,43 @@ from foredraft.server.endpoints.shared import TOLD, TheDesk, TheModel, faults
 from foredraft.server.errors import ApiError, document
 from foredraft.server.limits import BoundedRoute
 from foredraft.server.watch.metrics import CONTENT_TYPE
-from foredraft.server.wire import response_schema as replies
+from foredraft.server.wire import response_schema as response_schema
 
 router = APIRouter(route_class=BoundedRoute)
 
 
-@router.get("/health", responses={200: {"model": replies.StatusReply}, **faults(400, 431)}, response_class=Response)
-async def health(desk: TheDesk) -> Response:
+@router.get(
+    "/health", responses={200: {"model": response_schema.StatusReply}, **faults(400, 431)}, response_class=Response
+)
+async def health(state: TheDesk) -> Response:
     """Say that the server lives."""
-    return document({"status": desk.status})
+    return document({"status": state.status})
 
 
-@router.get("/ready", responses={200: {"model": replies.StatusReply}, **faults(400, 431, 503)}, response_class=Response)
-async def ready(desk: TheDesk) -> Response:
+@router.get(
+    "/ready", responses={200: {"model": response_schema.StatusReply}, **faults(400, 431, 503)}, response_class=Response
+)
+async def ready(state: TheDesk) -> Response:
     """Say whether the server answers."""
-    desk.model()
-    if desk.draining:
+    state.model()
+    if state.draining:
         raise ApiError(503, "the server is about to end", code="draining", headers={"Retry-After": "1"})
-    return document({"status": desk.status})
+    return document({"status": state.status})
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **TOLD}, response_class=Response)
-async def metrics(desk: TheDesk) -> Response:
+async def metrics(state: TheDesk) -> Response:
     """Return what Prometheus reads."""
-    return Response(desk.meters.exposition(), media_type=CONTENT_TYPE)
+    return Response(state.meters.exposition(), media_type=CONTENT_TYPE)
 
 
-@router.get("/version", responses={200: {"model": replies.VersionReply}, **TOLD}, response_class=Response)
+@router.get("/version", responses={200: {"model": response_schema.VersionReply}, **TOLD}, response_class=Response)
 async def version() -> Response:
     """Return Foredraft's own."""
     return document({"version": __version__})
 
 
-@router.get("/stats", responses={200: {"model": replies.StatsReply}, **TOLD}, response_class=Response)
+@router.get("/stats", responses={200: {"model": response_schema.StatsReply}, **TOLD}, response_class=Response)
 async def stats(model: TheModel) -> Response:
     """Return what is going on, for a chart of it."""
     load, facts = model.load(), model.facts

@@ -10,9 +10,9 @@ from dataclasses import replace
 from starlette.types import Receive
 
 from foredraft.errors import ForedraftError
-from foredraft.server.backend import Asked, Delta, Exchange
+from foredraft.server.backend import Delta, Exchange, GenerateRequest
 from foredraft.server.errors import ApiError, busy, refusal
-from foredraft.server.state import Desk
+from foredraft.server.state import ServerState
 
 News = list[tuple[int, Delta]]  # which answer, and what it got
 
@@ -21,16 +21,16 @@ class ClientGone(Exception):  # noqa: N818 - it is news, not an error
     """Nobody listens any more."""
 
 
-class Conduct:
+class ServedRequest:
     """The answers to one request, from its preparation to their end.
 
     ``close`` must be called whatever happens: it ends what has not ended. ``fields`` are those of the request, for
     messages that name one.
     """
 
-    def __init__(self, desk: Desk, asked: Asked, owner: str, fields: list[str]) -> None:
+    def __init__(self, state: ServerState, asked: GenerateRequest, owner: str, fields: list[str]) -> None:
         self.exchange: Exchange
-        self._desk = desk
+        self._state = state
         self._asked = asked
         self._owner = owner
         self._fields = fields
@@ -50,33 +50,33 @@ class Conduct:
             self.exchange = await self._prepared()
             self._enter()
             for prompt in self.exchange.prompts:
-                self._desk.meters.prompt(len(prompt.token_ids))
+                self._state.meters.prompt(len(prompt.token_ids))
             if self._asked.scored is not None:
                 self.exchange.score(self._notify)
                 while not self.exchange.scored:
                     await self._wait(None)
             if self.exchange.answers:
                 self.exchange.start(self._notify)
-        except BaseException as fault:
+        except BaseException as error:
             self.close()
-            if isinstance(fault, ClientGone) or not isinstance(fault, Exception):
+            if isinstance(error, ClientGone) or not isinstance(error, Exception):
                 raise
-            raise self._refused(fault) from fault
+            raise self._refused(error) from error
 
     async def _prepared(self) -> Exchange:
-        desk = self._desk
-        served = desk.model()
-        if desk.making >= served.most:
-            raise busy(f"{desk.making} requests are being read already", "queue_full")
-        desk.making += 1
+        state = self._state
+        served = state.model()
+        if state.making >= served.most:
+            raise busy(f"{state.making} requests are being read already", "queue_full")
+        state.making += 1
         try:
-            return await self._loop.run_in_executor(desk.makers, served.prepare, self._asked)
+            return await self._loop.run_in_executor(state.makers, served.prepare, self._asked)
         finally:
-            desk.making -= 1
+            state.making -= 1
 
     def _enter(self) -> None:
         count = max(1, len(self.exchange.answers))
-        self._desk.per_key.enter(self._owner, count)
+        self._state.per_key.enter(self._owner, count)
         self._entered = count
 
     async def deltas(self) -> AsyncGenerator[News, None]:
@@ -89,7 +89,7 @@ class Conduct:
             if news:
                 yield news
                 await asyncio.sleep(0)  # others have something to say too
-            elif not await self._wait(self._desk.limits.ping_s):
+            elif not await self._wait(self._state.limits.ping_s):
                 yield []
             for _, delta in news:
                 if delta.finish_reason in ("error", "cancelled"):
@@ -116,7 +116,7 @@ class Conduct:
         if hasattr(self, "exchange"):
             self.exchange.cancel()
         if self._entered:
-            self._desk.per_key.leave(self._owner, self._entered)
+            self._state.per_key.leave(self._owner, self._entered)
             self._entered = 0
 
     async def _wait(self, seconds: float | None) -> bool:
@@ -137,23 +137,23 @@ class Conduct:
             self._loop.call_soon_threadsafe(self._news.set)
 
     def _count(self, index: int, delta: Delta, submitted: float) -> None:
-        self._desk.meters.saw(delta, submitted, self._latest.get(index))
+        self._state.meters.saw(delta, submitted, self._latest.get(index))
         if delta.tokens:
             self._latest[index] = delta.at
         self._ended += delta.finish_reason is not None
 
     def _failed(self, delta: Delta) -> ApiError:
-        if delta.fault is None:
+        if delta.error is None:
             return busy("the server is about to end", "draining")
-        return self._refused(delta.fault)
+        return self._refused(delta.error)
 
-    def _refused(self, fault: Exception) -> ApiError:
+    def _refused(self, error: Exception) -> ApiError:
         """Return what is told of a fault: the client's own as a refusal, the engine's as a 500."""
-        found = refusal(fault, self._fields)
-        if found is None and isinstance(fault, ForedraftError):
-            found = ApiError(500, str(fault), code="engine_fault")
+        found = refusal(error, self._fields)
+        if found is None and isinstance(error, ForedraftError):
+            found = ApiError(500, str(error), code="engine_fault")
         if found is None:
-            self._desk.report(f"a request failed: {type(fault).__name__}: {fault}")
+            self._state.report(f"a request failed: {type(error).__name__}: {error}")
             found = ApiError(500, "the engine failed at this request", code="engine_fault")
         return found
 

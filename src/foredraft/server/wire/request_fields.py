@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foredraft.server.backend import Asked
+from foredraft.server.backend import GenerateRequest
 from foredraft.server.errors import ApiError
 from foredraft.server.wire.request_schema import ChatRequest, Common, CompletionRequest, Message, Named, Speculation
 
 COMPLETION_TOKENS: Final = 16  # OpenAI's default
 WARNING: Final = "X-Foredraft-Warning"
 DRAFTERS: Final = ("auto", "none", "lookup", "suffix", "heads", "layers")
-_MOST_DRAFTERS: Final = 3
+_MAX_DRAFTERS: Final = 3
 # switches that models are made for; any other variable could change what is said, or reach the template itself
 _TEMPLATE: Final[Mapping[str, tuple[bool | str, ...]]] = {
     "enable_thinking": (True, False),
@@ -65,7 +65,7 @@ def _printable(name: str) -> str:
     return "".join(sign if "!" <= sign <= "~" and sign != "," else "?" for sign in name[:40]) or '""'
 
 
-def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> Asked:
+def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> GenerateRequest:
     """Return what a completion asks. Raises ApiError."""
     prompts = body.prompt if isinstance(body.prompt, list) and not isinstance(body.prompt[0], int) else [body.prompt]
     if len(prompts) > most_prompts:
@@ -74,7 +74,7 @@ def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> Ask
         raise ApiError(400, "best_of cannot be honoured by this server: leave it out", "best_of", "unsupported")
     budget = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     options = {**_options(body), "raw": True, "logprobs": body.logprobs}
-    return Asked(
+    return GenerateRequest(
         prompts=prompts,
         options=_with_budget(options, budget),
         owner=_owner(body, owner),
@@ -85,7 +85,7 @@ def of_completion(body: CompletionRequest, owner: str, most_prompts: int) -> Ask
     )
 
 
-def of_chat(body: ChatRequest, owner: str, context: int) -> Asked:
+def of_chat(body: ChatRequest, owner: str, context: int) -> GenerateRequest:
     """Return what a chat asks; without a budget the context is it. Raises ApiError."""
     budgets = {body.max_tokens, body.max_completion_tokens} - {None}
     if len(budgets) > 1:
@@ -94,7 +94,7 @@ def of_chat(body: ChatRequest, owner: str, context: int) -> Asked:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
     options = {**_options(body), "logprobs": (body.top_logprobs or 0) if body.logprobs else None}
-    return Asked(
+    return GenerateRequest(
         prompts=[turns(body.messages)],
         options=_with_budget(options, budget),
         owner=_owner(body, owner),
@@ -179,7 +179,7 @@ def _drafting(asked: bool | Speculation | None) -> dict[str, Any]:
 def check_drafter(names: str) -> None:
     """Refuse a drafter that a request may not name: files, models and classes are the server's own to choose."""
     parts = names.split("+")
-    if not set(parts) <= set(DRAFTERS) or len(set(parts)) < len(parts) or len(parts) > _MOST_DRAFTERS:
+    if not set(parts) <= set(DRAFTERS) or len(set(parts)) < len(parts) or len(parts) > _MAX_DRAFTERS:
         known = ", ".join(DRAFTERS)
         raise ApiError(
             400, f"speculative.drafter is one of {known}, or some joined by +, not {names!r:.60}", "speculative"

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-MOST_STOPS: Final = 4
-MOST_DRAFT_TOKENS: Final = 64
-MOST_N: Final = 128
-_MOST_SEED: Final = 2**64 - 1
-_MOST: Final = 2**31 - 1
+MAX_STOPS: Final = 4
+MAX_DRAFT_TOKENS: Final = 64
+MAX_N: Final = 128
+_MAX_SEED: Final = 2**64 - 1
+_MAX_WHOLE: Final = 2**31 - 1
 _IDS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _PROMPT_FORMS: Final = "must be text, a list of texts, token ids or a list of token ids, and not empty"
 
@@ -22,8 +22,8 @@ def _stop(value: object) -> str | list[str] | None:
         return None
     if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
         raise ValueError("must be text that is not empty, or a list of such")
-    if len(strings) > MOST_STOPS:
-        raise ValueError(f"holds {len(strings)} texts, and {MOST_STOPS} are the limit")
+    if len(strings) > MAX_STOPS:
+        raise ValueError(f"holds {len(strings)} texts, and {MAX_STOPS} are the limit")
     return strings
 
 
@@ -99,7 +99,7 @@ Prompts = Annotated[
 Stops = Annotated[
     Any,
     PlainValidator(_stop),
-    WithJsonSchema({"anyOf": [_TEXTS, {**_ARRAY_OF_TEXT, "maxItems": MOST_STOPS}, {"type": "null"}]}),
+    WithJsonSchema({"anyOf": [_TEXTS, {**_ARRAY_OF_TEXT, "maxItems": MAX_STOPS}, {"type": "null"}]}),
 ]
 Ids = Annotated[
     Any, PlainValidator(_ids_or_none), WithJsonSchema({"anyOf": [{**_IDS, "minItems": 0}, {"type": "null"}]})
@@ -171,7 +171,7 @@ class Speculation(Closed):
     """Who guesses, how far, and by which rule guesses are accepted."""
 
     drafter: str | None = Field(None, description="auto, none, lookup, suffix, heads, layers, or some joined by +.")
-    draft_tokens: Annotated[Whole, Field(ge=0, le=MOST_DRAFT_TOKENS)] | Literal["auto"] | None = None
+    draft_tokens: Annotated[Whole, Field(ge=0, le=MAX_DRAFT_TOKENS)] | Literal["auto"] | None = None
     rule: Literal["auto", "ratio", "coupled"] | None = None
 
 
@@ -180,12 +180,12 @@ class Common(Named):
 
     temperature: float | None = Field(None, ge=0, le=100, description="1 where it is left out; 0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1, le=_MOST, description="0 and -1 are off.")
+    top_k: Whole | None = Field(None, ge=-1, le=_MAX_WHOLE, description="0 and -1 are off.")
     min_p: float | None = Field(None, ge=0, le=1)
-    max_tokens: Whole | None = Field(None, ge=0, le=_MOST)
-    min_tokens: Whole | None = Field(None, ge=0, le=_MOST)
-    n: Whole | None = Field(None, ge=1, le=MOST_N)
-    seed: Whole | None = Field(None, ge=0, le=_MOST_SEED, description="One seed, one text, however it is drafted.")
+    max_tokens: Whole | None = Field(None, ge=0, le=_MAX_WHOLE)
+    min_tokens: Whole | None = Field(None, ge=0, le=_MAX_WHOLE)
+    n: Whole | None = Field(None, ge=1, le=MAX_N)
+    seed: Whole | None = Field(None, ge=0, le=_MAX_SEED, description="One seed, one text, however it is drafted.")
     stop: Stops = None
     stop_token_ids: Ids = None
     bad_words: Stops = None
@@ -211,7 +211,7 @@ class CompletionRequest(Common):
     prompt: Prompts
     echo: bool | None = None
     logprobs: Whole | None = Field(None, ge=0, le=20)
-    best_of: Whole | None = Field(None, ge=1, le=MOST_N, description="Only as many as n.")
+    best_of: Whole | None = Field(None, ge=1, le=MAX_N, description="Only as many as n.")
 
 
 class Message(Strict):
@@ -225,7 +225,7 @@ class ChatRequest(Common):
     """A conversation to go on with."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Whole | None = Field(None, ge=0, le=_MOST)
+    max_completion_tokens: Whole | None = Field(None, ge=0, le=_MAX_WHOLE)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] | None = None

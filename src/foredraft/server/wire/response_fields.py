@@ -95,12 +95,12 @@ class CompletionLogprobs:
         return {
             "tokens": list(tokens),
             "token_logprobs": [None if score is None else score.logprob for score in scores],
-            "top_logprobs": [None if score is None else _tops(score, top) for score in scores],
+            "top_logprobs": [None if score is None else _top_logprobs(score, top) for score in scores],
             "text_offset": offsets,
         }
 
 
-def _tops(score: TokenLogprob, top: int) -> dict[str, float]:
+def _top_logprobs(score: TokenLogprob, top: int) -> dict[str, float]:
     """Return the likeliest tokens, best first, the chosen one among them; of two of one text the better."""
     found: dict[str, float] = {}
     for each in (*score.top_logprobs[:top], score):

@@ -14,7 +14,7 @@ from foredraft.server.wire.response_fields import CompletionLogprobs, chat_logpr
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ResponseOptions:
     """What a request wants to be told beside the text. ``top`` is how many likeliest tokens; None for no logprobs."""
 
     top: int | None = None
@@ -43,7 +43,7 @@ class Gathered:
 class View(Protocol):
     """How one kind of request is answered."""
 
-    told: Told
+    options: ResponseOptions
 
     def whole(self, answers: Sequence[Gathered], prompts: Sequence[ScoredPrompt]) -> dict[str, Any]:
         """Return everything, without usage."""
@@ -69,8 +69,10 @@ class View(Protocol):
 class _Kind:
     """What both kinds share. ``choices`` is how many answers there are to each prompt."""
 
-    def __init__(self, prefix: str, model: str, fingerprint: str, created: int, told: Told, choices: int) -> None:
-        self.told = told
+    def __init__(
+        self, prefix: str, model: str, fingerprint: str, created: int, options: ResponseOptions, choices: int
+    ) -> None:
+        self.options = options
         self._choices = choices
         self._common = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
@@ -82,9 +84,9 @@ class _Kind:
     def _more(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return what a choice of a chunk tells beside its text."""
         more: dict[str, Any] = {}
-        if self.told.token_ids:
+        if self.options.token_ids:
             more["token_ids"] = [piece.token for piece in pieces]
-        if self.told.origins:
+        if self.options.origins:
             more["origins"] = origins(pieces)
         return more
 
@@ -92,8 +94,8 @@ class _Kind:
 class CompletionView(_Kind):
     """``/v1/completions``."""
 
-    def __init__(self, model: str, fingerprint: str, created: int, told: Told, choices: int) -> None:
-        super().__init__("cmpl", model, fingerprint, created, told, choices)
+    def __init__(self, model: str, fingerprint: str, created: int, options: ResponseOptions, choices: int) -> None:
+        super().__init__("cmpl", model, fingerprint, created, options, choices)
         self._logprobs: dict[int, CompletionLogprobs] = {}
 
     def whole(self, answers: Sequence[Gathered], prompts: Sequence[ScoredPrompt]) -> dict[str, Any]:
@@ -106,26 +108,26 @@ class CompletionView(_Kind):
             parts = [self._of_prompt(index, prompt), self._of_answer(index, answer.pieces, answer.logprobs)]
             choice = {
                 "index": index,
-                "text": prompt.text + text if self.told.echo else text,
-                "logprobs": None if self.told.top is None else joined([part for part in parts if part is not None]),
+                "text": prompt.text + text if self.options.echo else text,
+                "logprobs": None if self.options.top is None else joined([part for part in parts if part is not None]),
                 "finish_reason": answer.finish_reason,
                 **self._more(answer.pieces),
             }
-            if self.told.token_ids:
+            if self.options.token_ids:
                 choice["prompt_token_ids"] = list(prompt.token_ids)
             choices.append(choice)
         return {**self._chunk(choices)}
 
     def openings(self, prompts: Sequence[ScoredPrompt]) -> list[dict[str, Any]]:
         """Return the prompts where they are echoed, or their tokens are wanted."""
-        if not (self.told.echo or self.told.token_ids):
+        if not (self.options.echo or self.options.token_ids):
             return []
         chunks = []
         for index in range(self._choices * len(prompts)):
             prompt = prompts[index // self._choices]
-            choice = self._choice(index, prompt.text if self.told.echo else "", (), None)
+            choice = self._choice(index, prompt.text if self.options.echo else "", (), None)
             choice["logprobs"] = self._of_prompt(index, prompt)
-            if self.told.token_ids:
+            if self.options.token_ids:
                 choice["prompt_token_ids"] = list(prompt.token_ids)
             chunks.append(self._chunk([choice]))
         return chunks
@@ -151,23 +153,23 @@ class CompletionView(_Kind):
         return {"index": index, "text": text, "logprobs": None, "finish_reason": reason, **self._more(pieces)}
 
     def _of_prompt(self, index: int, prompt: ScoredPrompt) -> dict[str, Any] | None:
-        if self.told.top is None or not self.told.echo:
+        if self.options.top is None or not self.options.echo:
             return None
-        return self._logprobs.setdefault(index, CompletionLogprobs()).prompt(prompt, self.told.top)
+        return self._logprobs.setdefault(index, CompletionLogprobs()).prompt(prompt, self.options.top)
 
     def _of_answer(
         self, index: int, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprob]
     ) -> dict[str, Any] | None:
-        if self.told.top is None:
+        if self.options.top is None:
             return None
-        return self._logprobs.setdefault(index, CompletionLogprobs()).answer(pieces, logprobs, self.told.top)
+        return self._logprobs.setdefault(index, CompletionLogprobs()).answer(pieces, logprobs, self.options.top)
 
 
 class ChatView(_Kind):
     """``/v1/chat/completions``."""
 
-    def __init__(self, model: str, fingerprint: str, created: int, told: Told, choices: int) -> None:
-        super().__init__("chatcmpl", model, fingerprint, created, told, choices)
+    def __init__(self, model: str, fingerprint: str, created: int, options: ResponseOptions, choices: int) -> None:
+        super().__init__("chatcmpl", model, fingerprint, created, options, choices)
 
     def whole(self, answers: Sequence[Gathered], prompts: Sequence[ScoredPrompt]) -> dict[str, Any]:
         """Return everything, without usage."""
@@ -180,7 +182,7 @@ class ChatView(_Kind):
                     "content": "".join(piece.text for piece in answer.pieces),
                     "refusal": None,
                 },
-                "logprobs": None if self.told.top is None else chat_logprobs(answer.logprobs),
+                "logprobs": None if self.options.top is None else chat_logprobs(answer.logprobs),
                 "finish_reason": answer.finish_reason,
                 **self._more(answer.pieces),
             }
@@ -200,7 +202,7 @@ class ChatView(_Kind):
     def chunk(self, index: int, delta: Delta) -> dict[str, Any]:
         """Return what is new of one answer."""
         choice = self._choice(index, {"content": "".join(piece.text for piece in delta.pieces)}, delta.pieces)
-        if self.told.top is not None:
+        if self.options.top is not None:
             choice["logprobs"] = chat_logprobs(delta.logprobs or ())
         return self._chunk([choice])
 
@@ -219,6 +221,6 @@ class ChatView(_Kind):
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **self._more(pieces)}
 
     def _with_prompt(self, document: dict[str, Any], prompts: Sequence[ScoredPrompt]) -> dict[str, Any]:
-        if self.told.token_ids:
+        if self.options.token_ids:
             document["prompt_token_ids"] = list(prompts[0].token_ids)
         return document

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foredraft.server.errors import ApiError, document, encoded
-from foredraft.server.wire.exchange import ClientGone, Conduct, until_gone
+from foredraft.server.wire.exchange import ClientGone, ServedRequest, until_gone
 from foredraft.server.wire.response_fields import facts, usage, whole_usage
 from foredraft.server.wire.responses import Gathered, View
 
@@ -22,50 +22,50 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 @asynccontextmanager
-async def _watched(conduct: Conduct, receive: Receive) -> AsyncGenerator[None, None]:
-    """Tell ``conduct`` if the client leaves meanwhile."""
+async def _watched(served_request: ServedRequest, receive: Receive) -> AsyncGenerator[None, None]:
+    """Tell ``served_request`` if the client leaves meanwhile."""
     gone = asyncio.create_task(until_gone(receive))
-    gone.add_done_callback(lambda task: None if task.cancelled() else conduct.leave())
+    gone.add_done_callback(lambda task: None if task.cancelled() else served_request.leave())
     try:
         yield
     finally:
         gone.cancel()
 
 
-async def whole(conduct: Conduct, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
+async def whole(served_request: ServedRequest, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
     """Return the answers when they are all there; end them if the client leaves. Raises ApiError."""
     try:
-        async with _watched(conduct, receive), aclosing(conduct.deltas()) as deltas:
-            await conduct.begin()
-            answers = [Gathered() for _ in conduct.exchange.answers]
+        async with _watched(served_request, receive), aclosing(served_request.deltas()) as deltas:
+            await served_request.begin()
+            answers = [Gathered() for _ in served_request.exchange.answers]
             async for news in deltas:
                 for index, delta in news:
                     answers[index].add(delta)
-        summary = conduct.exchange.summary()
-        body = view.whole(answers, conduct.exchange.prompts)
+        summary = served_request.exchange.summary()
+        body = view.whole(answers, served_request.exchange.prompts)
         return document({**body, "usage": whole_usage(summary), **facts(summary)}, headers=headers)
     except ClientGone:
         return Response(status_code=LEFT)
     finally:
-        conduct.close()
+        served_request.close()
 
 
-async def streamed(conduct: Conduct, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
+async def streamed(served_request: ServedRequest, view: View, receive: Receive, headers: Mapping[str, str]) -> Response:
     """Return the answers as they are written, once the request has begun. Raises ApiError."""
     try:
-        async with _watched(conduct, receive):
-            await conduct.begin()
+        async with _watched(served_request, receive):
+            await served_request.begin()
     except ClientGone:
         return Response(status_code=LEFT)
-    return EventStream(conduct, view, headers)
+    return EventStream(served_request, view, headers)
 
 
 class EventStream(Response):
     """Answers as they are written. The request has begun; it is ended when the client leaves."""
 
-    def __init__(self, conduct: Conduct, view: View, headers: Mapping[str, str]) -> None:
+    def __init__(self, served_request: ServedRequest, view: View, headers: Mapping[str, str]) -> None:
         super().__init__(None, 200, {**_HEADERS, **headers}, "text/event-stream")
-        self._conduct = conduct
+        self._conduct = served_request
         self._view = view
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
@@ -87,31 +87,31 @@ class EventStream(Response):
             self._conduct.close()
 
 
-async def _events(conduct: Conduct, view: View) -> AsyncGenerator[bytes, None]:
+async def _events(served_request: ServedRequest, view: View) -> AsyncGenerator[bytes, None]:
     """Yield a request's events; one that fails in mid-stream ends with an error in place of ``[DONE]``."""
     try:
-        async with aclosing(_chunks(conduct, view)) as chunks:
+        async with aclosing(_chunks(served_request, view)) as chunks:
             async for chunk in chunks:
                 yield PING if chunk is None else _event(chunk)
         yield DONE
-    except ApiError as fault:
-        yield _event(fault.body())
+    except ApiError as error:
+        yield _event(error.body())
 
 
-async def _chunks(conduct: Conduct, view: View) -> AsyncGenerator[dict[str, Any] | None, None]:
+async def _chunks(served_request: ServedRequest, view: View) -> AsyncGenerator[dict[str, Any] | None, None]:
     """Yield chunks; None where there has been nothing to say for a while."""
-    told, exchange = view.told, conduct.exchange
+    options, exchange = view.options, served_request.exchange
     prompts, written, left = exchange.prompts, 0, len(exchange.answers)
     read = sum(len(prompt.token_ids) for prompt in prompts)
 
     def with_usage(chunk: dict[str, Any]) -> dict[str, Any]:
-        if told.continuous:
+        if options.continuous:
             return {**chunk, "usage": usage(read, written)}
-        return {**chunk, "usage": None} if told.usage else chunk
+        return {**chunk, "usage": None} if options.usage else chunk
 
     for chunk in view.openings(prompts):
         yield with_usage(chunk)
-    async with aclosing(conduct.deltas()) as deltas:
+    async with aclosing(served_request.deltas()) as deltas:
         async for news in deltas:
             if not news:
                 yield None
@@ -125,14 +125,14 @@ async def _chunks(conduct: Conduct, view: View) -> AsyncGenerator[dict[str, Any]
                     yield {**with_usage(view.finish(index, delta.finish_reason)), **last}
     if not exchange.answers:
         yield {**with_usage(view.finish(0, "length")), **facts(exchange.summary())}
-    if told.usage:
+    if options.usage:
         yield {**view.bare(), "usage": whole_usage(exchange.summary())}
 
 
 def _tells_tokens(view: View) -> bool:
     """Say whether a token without a text, of its own is something to tell."""
-    told = view.told
-    return told.top is not None or told.token_ids or told.origins
+    options = view.options
+    return options.top is not None or options.token_ids or options.origins
 
 
 def _event(chunk: Mapping[str, Any]) -> bytes:

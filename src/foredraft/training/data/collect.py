@@ -14,14 +14,14 @@ from itertools import islice
 from typing import Final
 
 from foredraft.core.sampling import SamplingParams
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
 from foredraft.errors import PromptError
 from foredraft.models.capabilities import WithSpec
 from foredraft.models.target import CachedTarget
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.data.recorder import TOP, Recorder, Tapping
 from foredraft.training.data.shards import Example, Shards, bytes_a_token
 
@@ -32,7 +32,7 @@ WIDTH: Final = 32  # texts side by side: what a pass costs a row no longer falls
 FLOOR: Final = 0.8  # a copied guess takes a row from nobody, but it costs one
 DRAFT_TOKENS: Final = 4
 _QUESTION: Final = 128  # longest question of its own, in tokens
-_LEAST: Final = 3  # tokens of a question
+_MIN_QUESTION: Final = 3  # tokens of a question
 _MARK: Final = "\u2042"
 
 
@@ -48,7 +48,7 @@ class CollectPlan:
 
 
 class Collector:
-    """Collects answers of ``host`` into ``shards``, batch after batch; a batch is whole on disk or not begun.
+    """Collects answers of ``loaded`` into ``shards``, batch after batch; a batch is whole on disk or not begun.
 
     ``prompts`` [texts of token ids] are used once each, in order; what is in a batch depends on its number alone, but
     for the last, which ends with the text that brings the tokens to the plan's number. The host's model is
@@ -57,17 +57,22 @@ class Collector:
     """
 
     def __init__(
-        self, host: Host, prompts: Sequence[Sequence[int]], taps: tuple[int, ...], shards: Shards, plan: CollectPlan
+        self,
+        loaded: LoadedModel,
+        prompts: Sequence[Sequence[int]],
+        taps: tuple[int, ...],
+        shards: Shards,
+        plan: CollectPlan,
     ) -> None:
-        self.host = host
+        self.loaded = loaded
         self.prompts = prompts
         self.taps = taps
         self.shards = shards
         self.plan = plan
         # none is kept for re-use: of a prefix that lay in a slot already nobody would hear the states
-        self._target = CachedTarget(host.target.model, slots=0)
+        self._target = CachedTarget(loaded.target.model, slots=0)
         self.tokens = sum(len(e.tokens) - e.prompt for e in shards.examples())
-        self._opening = opening(host)
+        self._opening = opening(loaded)
         if not prompts and self._opening is None and not self.done:
             raise PromptError("there are no prompts, and without a chat template the model cannot write any: give some")
 
@@ -86,11 +91,11 @@ class Collector:
                 self.tokens += len(example.tokens) - example.prompt
                 tell(self.tokens, self.plan.tokens)
 
-        texts = []
+        sequences = []
         for i, prompt in enumerate(self._prompts(number)):
-            texts.append(self._made(prompt, self.plan.longest, SamplingParams(), 0))
-            texts.append(self._drawn(prompt, self.plan.longest, ("answer", number, i)))
-        self._run(texts, Recorder(self.taps, keep))
+            sequences.append(self._made(prompt, self.plan.longest, SamplingParams(), 0))
+            sequences.append(self._drawn(prompt, self.plan.longest, ("answer", number, i)))
+        self._run(sequences, Recorder(self.taps, keep))
         if self.tokens == before and not self.shards.full:
             raise PromptError("the model's answers are too short to learn from: give other prompts")
         self.shards.flush()
@@ -119,55 +124,55 @@ class Collector:
 
     def _questions(self, number: int, size: int) -> Iterator[Sequence[int]]:
         """Yield chat prompts that hold a question the target wrote."""
-        words = self.host.tokenizer
-        assert words is not None
+        tokenizer = self.loaded.tokenizer
+        assert tokenizer is not None
         assert self._opening is not None
         for attempt in range(64):
-            texts = [
+            sequences = [
                 self._drawn(self._opening, _QUESTION, ("question", number, attempt, i), top_p=0.95)
                 for i in range(-(-size // 2))
             ]
-            self._run(texts)
-            for text in texts:
-                asked = words.decode(text.answer[:-1]).strip()
-                if text.finish_reason == "stop" and len(text.answer) > _LEAST and asked:
-                    prompt = words.chat([{"role": "user", "content": asked}])
-                    if len(prompt) + _LEAST <= self.host.context:
+            self._run(sequences)
+            for sequence in sequences:
+                asked = tokenizer.decode(sequence.answer[:-1]).strip()
+                if sequence.finish_reason == "stop" and len(sequence.answer) > _MIN_QUESTION and asked:
+                    prompt = tokenizer.chat([{"role": "user", "content": asked}])
+                    if len(prompt) + _MIN_QUESTION <= self.loaded.context:
                         yield prompt
         raise PromptError("the model writes no questions of its own: give prompts")
 
-    def _drawn(self, prompt: Sequence[int], most: int, place: tuple[object, ...], top_p: float = 1.0) -> Text:
+    def _drawn(self, prompt: Sequence[int], most: int, place: tuple[object, ...], top_p: float = 1.0) -> TokenSequence:
         seed = int(_uniform(self.plan.seed, *place, "seed") * 2**53)
         return self._made(prompt, most, SamplingParams(temperature=1.0, top_p=top_p), seed)
 
-    def _made(self, prompt: Sequence[int], most: int, params: SamplingParams, seed: int) -> Text:
-        host = self.host
-        return Text(
+    def _made(self, prompt: Sequence[int], most: int, params: SamplingParams, seed: int) -> TokenSequence:
+        loaded = self.loaded
+        return TokenSequence(
             tokens=list(prompt),
-            limit=min(len(prompt) + most, host.context),
+            limit=min(len(prompt) + most, loaded.context),
             params=params,
-            noise=host.sampler.noise(seed),
-            law=host.sampler.law,
-            stop_ids=frozenset(() if host.tokenizer is None else host.tokenizer.stop_ids),
+            noise=loaded.sampler.noise(seed),
+            law=loaded.sampler.law,
+            stop_ids=frozenset(() if loaded.tokenizer is None else loaded.tokenizer.stop_ids),
         )
 
-    def _run(self, texts: Sequence[Text], recorder: Recorder | None = None) -> None:
+    def _run(self, sequences: Sequence[TokenSequence], recorder: Recorder | None = None) -> None:
         suffix = Suffix(FLOOR)
         drafter = suffix if recorder is None else Tapping(suffix, recorder.taps)
         watches = () if recorder is None else (recorder,)
-        with closing(run(texts, self._target, drafter, FixedPlanner(DRAFT_TOKENS), watches, WIDTH)) as rounds:
+        with closing(run(sequences, self._target, drafter, FixedPlanner(DRAFT_TOKENS), watches, WIDTH)) as rounds:
             for _ in rounds:
                 if recorder is not None and self.done:
                     break
 
 
-def opening(host: Host) -> list[int] | None:
+def opening(loaded: LoadedModel) -> list[int] | None:
     """Return the tokens that open a user's turn, or None where there is no chat template that has such."""
-    words = host.tokenizer
-    if words is None or not words.has_chat_template:
+    tokenizer = loaded.tokenizer
+    if tokenizer is None or not tokenizer.has_chat_template:
         return None
-    before, mark, _ = words.render([{"role": "user", "content": _MARK}]).partition(_MARK)
-    return words.encode(before, special=False) if mark and before else None
+    before, mark, _ = tokenizer.render([{"role": "user", "content": _MARK}]).partition(_MARK)
+    return tokenizer.encode(before, special=False) if mark and before else None
 
 
 def _uniform(*facts: object) -> float:

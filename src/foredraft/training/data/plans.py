@@ -13,7 +13,7 @@ from foredraft.models.heads.file import KINDS
 from foredraft.system.files import write_whole
 from foredraft.system.json_text import parse_json
 
-LEAST: Final = 1000  # tokens of answers
+MIN_TOKENS: Final = 1000  # tokens of answers
 DRAFT_LAYERS: Final = (2, 6)  # least and most
 
 
@@ -31,7 +31,7 @@ class Plan:
     settled: ClassVar[tuple[str, ...]] = ("vocabulary", "seed")  # cannot change once something was trained
 
     def __post_init__(self) -> None:
-        for name, least in (("tokens", LEAST), ("vocabulary", 16), ("longest", 4)):
+        for name, least in (("tokens", MIN_TOKENS), ("vocabulary", 16), ("longest", 4)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("epochs", "gigabytes"):
@@ -72,7 +72,7 @@ class DraftPlan(Plan):
 P = TypeVar("P", bound=Plan)
 
 
-def settle_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
+def parse_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
     """Return the plan that was kept in ``path``, with what is ``named`` now in its place; defaults fill the rest.
 
     Raises OptionError where something is named otherwise that can no longer be changed, StorageError for a file that
@@ -83,8 +83,8 @@ def settle_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
         try:
             kept = parse_json(path.read_text(encoding="utf-8"))
             kind(**kept)
-        except (OSError, ValueError, TypeError) as fault:
-            raise StorageError(f"{path} cannot be read: {fault}; delete it to name the options again") from fault
+        except (OSError, ValueError, TypeError) as error:
+            raise StorageError(f"{path} cannot be read: {error}; delete it to name the options again") from error
     for name in kind.settled:
         if name in kept and named.get(name, kept[name]) != kept[name]:
             raise OptionError(f"{name} is {kept[name]} in the training under {path.parent}: name another folder")
@@ -92,7 +92,7 @@ def settle_plan(kind: type[P], path: Path, named: Mapping[str, Any]) -> P:
 
 
 def keep_plan(path: Path, plan: Plan) -> None:
-    """Write a plan for ``settle_plan``. Raises StorageError."""
+    """Write a plan for ``parse_plan``. Raises StorageError."""
     write_whole(path, json.dumps({f.name: asdict(plan)[f.name] for f in fields(plan)}, indent=1))
 
 

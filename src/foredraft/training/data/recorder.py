@@ -10,7 +10,7 @@ import numpy as np
 from foredraft.core.draft import ROOT, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Drafter, Quote, Round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.training.data.shards import Example, Growing, narrowed
 
 TOP: Final = 32  # likeliest tokens kept a place
@@ -25,19 +25,21 @@ class Tapping:
         self.taps = tuple(sorted({*taps, *drafter.taps}))
         self._drafter = drafter
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Meet a sequence."""
         self._drafter.begin(sequence)
 
-    def propose(self, sequences: Sequence[Text], quotes: Sequence[Quote], noises: Sequence[Noise]) -> Sequence[Any]:
+    def propose(
+        self, sequences: Sequence[TokenSequence], quotes: Sequence[Quote], noises: Sequence[Noise]
+    ) -> Sequence[Any]:
         """Guess as the other does."""
         return self._drafter.propose(sequences, quotes, noises)
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Let the other see."""
         self._drafter.observe(sequences, outcomes, scored)
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         self._drafter.end(sequence)
 
@@ -53,7 +55,7 @@ class Recorder:
         self.taps = taps
         self._keep = keep
         self._top = top
-        self._growing: dict[Text, Growing] = {}
+        self._growing: dict[TokenSequence, Growing] = {}
 
     def see(self, done: Round) -> None:
         """See a round."""
@@ -80,9 +82,9 @@ class Recorder:
             if sequence.finish_reason is not None:
                 self._end(sequence, self._growing.pop(sequence))
 
-    def _end(self, sequence: Text, growing: Growing) -> None:
+    def _end(self, sequence: TokenSequence, growing: Growing) -> None:
         states = np.concatenate(growing.states)
-        if sequence.fault is None and len(states) == len(sequence) - 1 and len(sequence.answer) >= 3:
+        if sequence.error is None and len(states) == len(sequence) - 1 and len(sequence.answer) >= 3:
             tokens = np.array(sequence.tokens, np.int32)
             top, top_logits = np.concatenate(growing.top), np.concatenate(growing.top_logits)
             self._keep(Example(tokens, sequence.prompt_length, states, top, top_logits))

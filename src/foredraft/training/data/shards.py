@@ -89,8 +89,8 @@ class Shards:
             self.folder.mkdir(parents=True, exist_ok=True)
             for left in self.folder.glob("*.partial"):
                 left.unlink()
-        except OSError as fault:
-            raise refused(self.folder, fault, "folder") from fault
+        except OSError as error:
+            raise refused(self.folder, error, "folder") from error
         self._look()
 
     def add(self, example: Example) -> bool:
@@ -114,11 +114,11 @@ class Shards:
             sync(partial)
             partial.replace(path)
             sync(self.folder)
-        except (OSError, SafetensorError) as fault:
+        except (OSError, SafetensorError) as error:
             partial.unlink(missing_ok=True)
-            if isinstance(fault, OSError):
-                raise refused(self.folder, fault, "folder") from fault
-            raise StorageError(f"cannot write {path}: {fault}") from fault
+            if isinstance(error, OSError):
+                raise refused(self.folder, error, "folder") from error
+            raise StorageError(f"cannot write {path}: {error}") from error
         self._held.clear()
         self.waiting = 0
         self.paths = sorted([*self.paths, path])
@@ -128,8 +128,8 @@ class Shards:
         try:
             self.paths = sorted(self.folder.glob("states-*.safetensors"))
             self.bytes = sum(path.stat().st_size for path in self.paths)
-        except OSError as fault:
-            raise refused(self.folder, fault, "folder") from fault
+        except OSError as error:
+            raise refused(self.folder, error, "folder") from error
 
     def examples(self) -> Iterator[Example]:
         """Yield every text on disk, shard by shard. Raises StorageError for a shard that is not one of these."""
@@ -146,8 +146,8 @@ def read_shard(path: Path, key: str) -> list[Example]:
         if whole.metadata.get("key") != key:
             raise StorageError(f"{path} holds states of another model or other layers: name another folder")
         return list(_taken_apart({name: whole.raw(name) for name in _NAMES}))
-    except (OSError, ModelError, ValueError) as fault:
-        raise StorageError(f"{path} cannot be read: {fault}; delete it, and it is made again") from fault
+    except (OSError, ModelError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
 
 
 def _laid_out(examples: Sequence[Example]) -> dict[str, Any]:

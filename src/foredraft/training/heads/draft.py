@@ -20,9 +20,9 @@ from foredraft.models.layout import by_part, layer_prefix, outer_tensors, output
 from foredraft.models.views.narrow import describe_vocabulary
 from foredraft.models.weights.floats import narrowed as to_bf16
 from foredraft.models.weights.write import write_tensors
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.system.files import building, refused
-from foredraft.training.data.plans import DraftPlan, Tell, keep_plan, settle_plan
+from foredraft.training.data.plans import DraftPlan, Tell, keep_plan, parse_plan
 from foredraft.training.data.shards import narrowed
 from foredraft.training.heads.draft_module import Student, chosen_layers, student_shape, taught
 from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan
@@ -40,17 +40,17 @@ class DraftMaker:
     Llama or is too shallow, OptionError for a plan that cannot be, or is not that of what was begun here.
     """
 
-    def __init__(self, host: Host, folder: Path, named: Mapping[str, Any], tell: Tell) -> None:
+    def __init__(self, loaded: LoadedModel, folder: Path, named: Mapping[str, Any], tell: Tell) -> None:
         self.folder = folder
         layers = DraftPlan(**named).layers
         self._plan = folder / f"draft-{layers}.json"
         self._state = folder / f"draft-{layers}.safetensors"
         self.path = folder / f"draft-{layers}"
-        self.plan = settle_plan(DraftPlan, self._plan, {**named, "layers": layers})
-        self.work = Work(host, folder, self.plan, tell)
+        self.plan = parse_plan(DraftPlan, self._plan, {**named, "layers": layers})
+        self.work = Work(loaded, folder, self.plan, tell)
         if "tokens" not in named and not self._plan.exists():
             self.plan = self.work.take_answers(self.plan)
-        student_shape(self.work.spec, host.name)
+        student_shape(self.work.spec, loaded.name)
         self.layers = chosen_layers(self.work.spec.layers, layers)
 
     @property
@@ -82,11 +82,11 @@ class DraftMaker:
     def _write(self, student: Student, ids: NDArray[np.int32], provenance: Mapping[str, Any]) -> None:
         """Write the student as a checkpoint of its own, in the place of an earlier one. Raises StorageError."""
         source = self.work.weights.folder
-        target = {"name": self.work.host.name, "digest": self.work.digest, "vocabulary": self.work.spec.vocabulary}
+        target = {"name": self.work.loaded.name, "digest": self.work.digest, "vocabulary": self.work.spec.vocabulary}
         try:
             config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as fault:
-            raise StorageError(f"{source / 'config.json'} cannot be read: {fault}") from fault
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{source / 'config.json'} cannot be read: {error}") from error
         config |= {"num_hidden_layers": len(self.layers), "dtype": "bfloat16"}
         for name in ("torch_dtype", "layer_types"):
             config.pop(name, None)
@@ -96,15 +96,15 @@ class DraftMaker:
                 for pattern in _WORDS:
                     for file in source.glob(pattern):
                         shutil.copyfile(file, folder / file.name)
-            except OSError as fault:
-                raise refused(self.folder, fault, "folder") from fault
+            except OSError as error:
+                raise refused(self.folder, error, "folder") from error
             write_tensors(folder / "model.safetensors", self._tensors(student), {"format": "pt"})
             describe_vocabulary(folder, ids, target, provenance)
             if self.path.exists():  # only now: the disk may have refused the new one
                 try:
                     shutil.rmtree(self.path)
-                except OSError as fault:
-                    raise refused(self.folder, fault, "folder") from fault
+                except OSError as error:
+                    raise refused(self.folder, error, "folder") from error
 
     def _tensors(self, student: Student) -> dict[str, NDArray[Any]]:
         work = self.work

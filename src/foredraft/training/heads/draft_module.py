@@ -59,7 +59,7 @@ def taught(work: Work, layers: tuple[int, ...]) -> Student:
     """Return a student that begins as some of the target's layers."""
     spec = work.spec
     biases = (spec.qkv_bias, spec.o_bias, spec.mlp_bias)
-    student = Student(student_shape(spec, work.host.name), len(layers), biases)
+    student = Student(student_shape(spec, work.loaded.name), len(layers), biases)
     with torch.no_grad():
         for block, layer in zip(cast("list[Block]", list(student.blocks)), layers, strict=True):
             for name, value in block.named(layer_prefix(work.prefix, layer)).items():

@@ -13,8 +13,8 @@ from torch import Tensor
 from foredraft.models.heads.file import FILE, LAST_NORM, HeadsSpec, write_heads
 from foredraft.models.layout import PREFIX, layer_prefix
 from foredraft.models.rope import Rope
-from foredraft.runtime.host import Host
-from foredraft.training.data.plans import HeadsPlan, Tell, keep_plan, settle_plan
+from foredraft.runtime.host import LoadedModel
+from foredraft.training.data.plans import HeadsPlan, Tell, keep_plan, parse_plan
 from foredraft.training.data.shards import Example, narrowed
 from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads
 from foredraft.training.heads.trainer import HeadsTrainer, TrainPlan, begin
@@ -34,10 +34,10 @@ class HeadsMaker:
     be had from a folder, OptionError for a plan that cannot be, or is not that of what was begun here.
     """
 
-    def __init__(self, host: Host, folder: Path, named: Mapping[str, Any], tell: Tell) -> None:
+    def __init__(self, loaded: LoadedModel, folder: Path, named: Mapping[str, Any], tell: Tell) -> None:
         self.folder = folder
-        self.plan = settle_plan(HeadsPlan, folder / _PLAN, named)
-        self.work = Work(host, folder, self.plan, tell)
+        self.plan = parse_plan(HeadsPlan, folder / _PLAN, named)
+        self.work = Work(loaded, folder, self.plan, tell)
         if "tokens" not in named and not (folder / _PLAN).exists():  # answers that the training of a draft left
             self.plan = self.work.take_answers(self.plan)
         spec, plan = self.work.spec, self.plan
@@ -88,7 +88,7 @@ class HeadsMaker:
         work, shape = self.work, self._shape
         facts: dict[str, Any] = {
             "kind": self.plan.kind, "taps": work.taps, "hidden": shape.hidden, "eps": shape.eps, "steps": self._steps,
-            "target": work.host.name, "digest": work.digest, "vocabulary": work.spec.vocabulary,
+            "target": work.loaded.name, "digest": work.digest, "vocabulary": work.spec.vocabulary,
             "provenance": provenance,
         }  # fmt: skip
         if self.plan.kind == "recurrent":

@@ -78,11 +78,11 @@ class Norm(nn.Module):
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps)
 
 
-Biases = tuple[bool, bool, bool]  # of queries, keys and values; of what attention puts out; of the gated layer
+Biases = tuple[bool, bool, bool]  # of queries, keys and values; of what attention puts out; of the MLP
 
 
 class Block(nn.Module):
-    """A decoder block: attention over the rows before, then a gated layer, each with a norm before it."""
+    """A decoder block: attention over the rows before, then an MLP, each with a norm before it."""
 
     def __init__(self, shape: HeadsShape, biases: Biases = (False, False, False)) -> None:
         super().__init__()

@@ -35,11 +35,11 @@ def write_state(
         save_file(tensors, partial, {"progress": json.dumps(progress)})
         sync(partial)
         partial.replace(path)
-    except (OSError, SafetensorError) as fault:
+    except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
-        if isinstance(fault, OSError):
-            raise refused(path.parent, fault, "folder") from fault
-        raise StorageError(f"cannot write {path}: {fault}") from fault
+        if isinstance(error, OSError):
+            raise refused(path.parent, error, "folder") from error
+        raise StorageError(f"cannot write {path}: {error}") from error
 
 
 def read_state(
@@ -64,8 +64,8 @@ def read_state(
             if name.startswith("optimiser."):
                 _, i, j, key = name.split(".", 3)
                 state[int(i)].setdefault(int(j), {})[key] = value
-    except (ValueError, IndexError) as fault:
-        raise StorageError(f"{path} is not the state of a training: {fault}; delete it to begin anew") from fault
+    except (ValueError, IndexError) as error:
+        raise StorageError(f"{path} is not the state of a training: {error}; delete it to begin anew") from error
     return state, facts
 
 
@@ -82,5 +82,5 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, "pt") as file:
             progress = json.loads(file.metadata()["progress"])
             return {name: file.get_tensor(name) for name in file.keys()}, progress  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as fault:
-        raise StorageError(f"{path} cannot be read: {fault}; delete it to begin anew") from fault
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}; delete it to begin anew") from error

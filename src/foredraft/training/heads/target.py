@@ -13,16 +13,16 @@ from foredraft.models.identity import weights_digest
 from foredraft.models.layout import EMBEDDING, LAST_NORM, decoder_prefix, output_head
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.heads.loss import Ends
 
 
-def target_of(host: Host) -> tuple[DecoderSpec, Weights, str]:
+def target_of(loaded: LoadedModel) -> tuple[DecoderSpec, Weights, str]:
     """Return a target's spec, weights and digest. Raises DrafterError where it has none of its own."""
-    spec = host.target.model.spec if isinstance(host.target.model, WithSpec) else None
-    if host.folder is None or spec is None:
-        raise DrafterError(f"{host.name} runs through transformers' own module, for which nothing can be trained")
-    weights = host.folder.weights
+    spec = loaded.target.model.spec if isinstance(loaded.target.model, WithSpec) else None
+    if loaded.folder is None or spec is None:
+        raise DrafterError(f"{loaded.name} runs through transformers' own module, for which nothing can be trained")
+    weights = loaded.folder.weights
     return spec, weights, weights_digest(weights, spec)
 
 
@@ -37,9 +37,9 @@ class TargetTensors:
     Raises DrafterError for a model whose weights are not to be had from a folder.
     """
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.spec, self.weights, self.digest = target_of(host)
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+        self.spec, self.weights, self.digest = target_of(loaded)
         self.prefix = decoder_prefix(self.weights.names())
         self.taps = default_taps(self.spec.layers)
 

@@ -24,7 +24,7 @@ from foredraft.training.heads.state import read_state, write_state
 
 WARM_UP: Final = 0.02  # share of the training in which the rates rise
 DECAY: Final = 0.5  # share of it in which they fall
-LEAST: Final = 0.02  # of a rate, at the end
+MIN_RATE: Final = 0.02  # of a rate, at the end
 MUON: Final = 0.02  # rate of the matrices: the spectral norm of a step
 ADAM: Final = 2e-3  # rate of the norms
 FADING: Final = 4.0  # weight of step i is exp(-i / FADING) (DSpark, arXiv 2607.05147)
@@ -134,7 +134,7 @@ class HeadsTrainer:
     def _rate(self) -> float:
         """Return the share of the full rates: rising, level, falling."""
         way = self.progress.visits / self.total
-        return min(1.0, (way + 1e-3) / WARM_UP, LEAST + (1 - LEAST) * (1 - way) / DECAY)
+        return min(1.0, (way + 1e-3) / WARM_UP, MIN_RATE + (1 - MIN_RATE) * (1 - way) / DECAY)
 
     def judge(self) -> Judgement:
         """Judge by the texts that are not trained on, and remember it."""
@@ -158,8 +158,8 @@ class HeadsTrainer:
             self.progress = Progress(**progress)
             for (optimiser, _), held in zip(self._optimisers, state, strict=True):
                 optimiser.load_state_dict({**optimiser.state_dict(), "state": held})
-        except (TypeError, ValueError) as fault:
-            raise StorageError(f"{path} is not the state of a training: {fault}; delete it to begin anew") from fault
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"{path} is not the state of a training: {error}; delete it to begin anew") from error
         return True
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from foredraft._version import __version__
 from foredraft.errors import OptionError, PromptError, StorageError
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.system.files import require_space, write_whole
 from foredraft.training.data.collect import Collector, CollectPlan
-from foredraft.training.data.plans import LEAST, Plan, Tell
+from foredraft.training.data.plans import MIN_TOKENS, Plan, Tell
 from foredraft.training.data.recorder import TOP
 from foredraft.training.data.shards import Example, Shards, bytes_a_token
 from foredraft.training.heads.data import draft_vocabulary, held_out
@@ -53,14 +53,14 @@ class Work(TargetTensors):
     Raises DrafterError for a model whose weights are not to be had from a folder, or whose layers cannot be tapped.
     """
 
-    def __init__(self, host: Host, folder: Path, plan: Plan, tell: Tell) -> None:
-        super().__init__(host)
+    def __init__(self, loaded: LoadedModel, folder: Path, plan: Plan, tell: Tell) -> None:
+        super().__init__(loaded)
         self.folder = folder
         self.plan = plan
         self.tell = tell
         self.taken = 0  # tokens of answers that are taken as they are
         self.collected_s = 0.0
-        key = json.dumps([self.digest, self.taps, host.dtype])
+        key = json.dumps([self.digest, self.taps, loaded.dtype])
         self.shards = Shards(folder / "states", key, round(plan.gigabytes * 1e9))
 
     def bound(self, prompts: Sequence[Sequence[int]]) -> int:
@@ -78,7 +78,7 @@ class Work(TargetTensors):
         """
         self.taken = sum(len(example.top) for example in self.shards.examples())
         if self.taken:
-            plan = replace(plan, tokens=max(LEAST, self.taken))
+            plan = replace(plan, tokens=max(MIN_TOKENS, self.taken))
             self.plan = plan
         return plan
 
@@ -91,7 +91,7 @@ class Work(TargetTensors):
         self.shards.sweep()
         self.bound(prompts)
         plan = CollectPlan(self.plan.tokens, self.plan.longest, seed=self.plan.seed)
-        collector = Collector(self.host, prompts, self.taps, self.shards, plan)
+        collector = Collector(self.loaded, prompts, self.taps, self.shards, plan)
         begun = self.folder / "prompts"
         if (
             not collector.done
@@ -188,5 +188,5 @@ def _seconds(notes: Path) -> float:
     """Return the seconds that earlier collections noted. Raises StorageError for a note that is none."""
     try:
         return float(json.loads(notes.read_text(encoding="utf-8"))) if notes.exists() else 0.0
-    except (OSError, ValueError, TypeError) as fault:
-        raise StorageError(f"{notes} cannot be read: {fault}; delete it") from fault
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(f"{notes} cannot be read: {error}; delete it") from error

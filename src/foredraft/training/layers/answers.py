@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from foredraft.core.protocols import Drafter, Watch
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 
 WIDTH: Final = 8  # answers that are generated side by side
 
@@ -30,21 +30,21 @@ class Answer:
         return len(self.tokens) - self.prompt
 
 
-def greedy_text(host: Host, prompt: Sequence[int], length: int) -> Text:
+def greedy_text(loaded: LoadedModel, prompt: Sequence[int], length: int) -> TokenSequence:
     """Return a sequence ready to be answered greedily, with ``length`` tokens at most."""
-    words = host.tokenizer
-    return Text(
+    tokenizer = loaded.tokenizer
+    return TokenSequence(
         tokens=list(prompt),
-        limit=min(len(prompt) + length, host.context),
-        noise=host.sampler.noise(0),
-        law=host.sampler.law,
-        stop_ids=frozenset(() if words is None else words.stop_ids),
+        limit=min(len(prompt) + length, loaded.context),
+        noise=loaded.sampler.noise(0),
+        law=loaded.sampler.law,
+        stop_ids=frozenset(() if tokenizer is None else tokenizer.stop_ids),
     )
 
 
 def run_all(
-    host: Host,
-    texts: Sequence[Text],
+    loaded: LoadedModel,
+    sequences: Sequence[TokenSequence],
     drafter: Drafter,
     length: int,
     watches: Sequence[Watch] = (),
@@ -54,17 +54,17 @@ def run_all(
 
     Raises what kept a token from being drawn.
     """
-    with closing(run(texts, host.target, drafter, FixedPlanner(length), watches, WIDTH)) as rounds:
+    with closing(run(sequences, loaded.target, drafter, FixedPlanner(length), watches, WIDTH)) as rounds:
         for outcomes in rounds:
             for sequence, _ in outcomes:
-                if sequence.fault is not None:
-                    raise sequence.fault
+                if sequence.error is not None:
+                    raise sequence.error
             if over():
                 return
 
 
 def greedy_answers(
-    host: Host,
+    loaded: LoadedModel,
     prompts: Sequence[Sequence[int]],
     length: int,
     tell: Callable[[int, int], None],
@@ -77,9 +77,9 @@ def greedy_answers(
     answers: list[Answer] = []
     for at in range(0, len(prompts), WIDTH):
         tell(at, len(prompts))
-        texts = [greedy_text(host, prompt, length) for prompt in prompts[at : at + WIDTH]]
-        run_all(host, texts, NoDrafter(), 0, over=over)
-        answers += [Answer(tuple(text.tokens), text.prompt_length) for text in texts]
+        sequences = [greedy_text(loaded, prompt, length) for prompt in prompts[at : at + WIDTH]]
+        run_all(loaded, sequences, NoDrafter(), 0, over=over)
+        answers += [Answer(tuple(sequence.tokens), sequence.prompt_length) for sequence in sequences]
         if over():
             break
     tell(len(prompts), len(prompts))

@@ -15,12 +15,12 @@ from foredraft.core.draft import Draft, Outcome, Scored
 from foredraft.core.noise import Noise
 from foredraft.core.protocols import Quote
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.models.views.sub_layers import LayersView
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text
 from foredraft.training.layers.windows import WIDTH, Runs
 
@@ -35,12 +35,12 @@ class Costs:
     rounds: tuple[float, ...]  # [WIDTH + 1]
     base: float
     attention: float
-    gated: float
+    mlp: float
 
     def step(self, sub_layers: Sequence[int]) -> float:
         """Return the seconds of a draft step."""
-        gated = sum(part % 2 for part in sub_layers)
-        return self.base + gated * self.gated + (len(sub_layers) - gated) * self.attention
+        mlp = sum(part % 2 for part in sub_layers)
+        return self.base + mlp * self.mlp + (len(sub_layers) - mlp) * self.attention
 
     def speedup(self, tokens: float, length: int, step: float) -> float:
         """Return the speed-up of rounds that yield so many tokens from so many guesses."""
@@ -52,7 +52,7 @@ class Costs:
         return max((self.speedup(runs.expected(k), k, step), k) for k in range(1, WIDTH + 1))
 
 
-def measure_costs(host: Host, answers: Sequence[Answer], layers: int, turns: int = TURNS) -> Costs:
+def measure_costs(loaded: LoadedModel, answers: Sequence[Answer], layers: int, turns: int = TURNS) -> Costs:
     """Measure in the middle of an answer of middling length."""
     answer = sorted(answers, key=lambda a: len(a.tokens))[len(answers) // 2]
     sets = {
@@ -61,16 +61,16 @@ def measure_costs(host: Host, answers: Sequence[Answer], layers: int, turns: int
         "gates": range(1, 2 * layers, 2),
         "all": range(2 * layers),
     }
-    ways = {str(k): round_way(host, answer, k) for k in range(WIDTH + 1)}
+    ways = {str(k): round_way(loaded, answer, k) for k in range(WIDTH + 1)}
     for name, sub_layers in sets.items():
-        drafter = ModelDrafter(LayersView(host.target, sub_layers), host.target.vocabulary)
-        ways[name] = step_way(host, answer, drafter)
+        drafter = ModelDrafter(LayersView(loaded.target, sub_layers), loaded.target.vocabulary)
+        ways[name] = step_way(loaded, answer, drafter)
     least = {name: min(times) for name, times in take_turns(ways, turns).items()}
     # more guesses cannot cost less, and whatever else the machine does only adds
     rounds = tuple(min(least[str(more)] for more in range(k, WIDTH + 1)) for k in range(WIDTH + 1))
     attention = max(0.0, least["all"] - least["gates"]) / layers
-    gated = max(0.0, least["all"] - least["attentions"]) / layers
-    return Costs(rounds, max(0.0, least["first"] - attention), attention, gated)
+    mlp = max(0.0, least["all"] - least["attentions"]) / layers
+    return Costs(rounds, max(0.0, least["first"] - attention), attention, mlp)
 
 
 def take_turns(ways: dict[str, Callable[[], float]], turns: int, warm: int = 1) -> dict[str, list[float]]:
@@ -84,45 +84,45 @@ def take_turns(ways: dict[str, Callable[[], float]], turns: int, warm: int = 1) 
     return times
 
 
-def round_way(host: Host, answer: Answer, guesses: int) -> Callable[[], float]:
+def round_way(loaded: LoadedModel, answer: Answer, guesses: int) -> Callable[[], float]:
     """Return a way to time one round that checks so many guesses, most of them wrong."""
     drafter = _Repeat() if guesses else NoDrafter()
     planner = FixedPlanner(guesses)
 
     def way() -> float:
-        text = _middle(host, answer)
+        sequence = _middle(loaded, answer)
         began = perf_counter()
-        run_round([text], host.target, drafter, planner)
+        run_round([sequence], loaded.target, drafter, planner)
         seconds = perf_counter() - began
-        host.target.end(text)
+        loaded.target.end(sequence)
         return seconds
 
     return way
 
 
-def step_way(host: Host, answer: Answer, drafter: ModelDrafter, steps: int = STEPS) -> Callable[[], float]:
+def step_way(loaded: LoadedModel, answer: Answer, drafter: ModelDrafter, steps: int = STEPS) -> Callable[[], float]:
     """Return a way to time one draft step, the mean of a draft of ``steps``."""
 
     def way() -> float:
-        text = _middle(host, answer)
+        sequence = _middle(loaded, answer)
         began = perf_counter()
-        drafts = drafter.propose([text], [FixedQuote(steps)], [text.noise.at(len(text))])
+        drafts = drafter.propose([sequence], [FixedQuote(steps)], [sequence.noise.at(len(sequence))])
         seconds = perf_counter() - began
-        host.target.end(text)
+        loaded.target.end(sequence)
         return seconds / max(1, len(drafts[0]))
 
     return way
 
 
-def _middle(host: Host, answer: Answer) -> Text:
+def _middle(loaded: LoadedModel, answer: Answer) -> TokenSequence:
     """Return a sequence half-way through an answer, its slot holding all but its last token."""
-    text = greedy_text(host, answer.tokens[: answer.prompt + max(1, answer.length // 2)], WIDTH + 1)
-    text.prompt_length = answer.prompt
-    host.target.begin(text)
-    if host.target.reused(text) < len(text) - 1:  # the first time, and after another text had the slot
-        host.target.score([text], [Draft()])
-        host.target.rewind(text, len(text) - 1)
-    return text
+    sequence = greedy_text(loaded, answer.tokens[: answer.prompt + max(1, answer.length // 2)], WIDTH + 1)
+    sequence.prompt_length = answer.prompt
+    loaded.target.begin(sequence)
+    if loaded.target.reused(sequence) < len(sequence) - 1:  # the first time, and after another text had the slot
+        loaded.target.score([sequence], [Draft()])
+        loaded.target.rewind(sequence, len(sequence) - 1)
+    return sequence
 
 
 class _Repeat:
@@ -131,20 +131,20 @@ class _Repeat:
     name = "repeat"
     taps: tuple[int, ...] = ()
 
-    def begin(self, sequence: Text) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Do nothing."""
 
     def propose(
         self,
-        sequences: Sequence[Text],
+        sequences: Sequence[TokenSequence],
         quotes: Sequence[Quote],
         noises: Sequence[Noise],  # noqa: ARG002 - nothing is drawn
     ) -> list[Draft]:
         """Fill each quote."""
         return [Draft.chain(s.tokens[-1:] * q.limit) for s, q in zip(sequences, quotes, strict=True)]
 
-    def observe(self, sequences: Sequence[Text], outcomes: Sequence[Outcome], scored: Scored) -> None:
+    def observe(self, sequences: Sequence[TokenSequence], outcomes: Sequence[Outcome], scored: Scored) -> None:
         """Do nothing."""
 
-    def end(self, sequence: Text) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Do nothing."""

@@ -12,7 +12,7 @@ from typing import Final
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.views.layer_choice import LayerChoice, write_choice
 from foredraft.models.views.sub_layers import layered
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.data.plans import Tell
 from foredraft.training.layers.answers import Answer, greedy_answers, greedy_text
 from foredraft.training.layers.costs import Costs, measure_costs
@@ -67,16 +67,18 @@ class LayerTrainer:
     layers cannot be left out, OptionError for answers longer than its context.
     """
 
-    def __init__(self, host: Host, prompts: Sequence[Sequence[int]], state: Path, plan: LayerPlan, tell: Tell) -> None:
-        self.host = host
+    def __init__(
+        self, loaded: LoadedModel, prompts: Sequence[Sequence[int]], state: Path, plan: LayerPlan, tell: Tell
+    ) -> None:
+        self.loaded = loaded
         self.prompts = prompts
         self.plan = plan
-        self.model = layered(host.target)
-        if plan.tokens >= host.context:
-            raise OptionError(f"tokens must be fewer than the {host.context} of the context, not {plan.tokens}")
+        self.model = layered(loaded.target)
+        if plan.tokens >= loaded.context:
+            raise OptionError(f"tokens must be fewer than the {loaded.context} of the context, not {plan.tokens}")
         self._tell = tell
         self._began = monotonic()
-        facts = {"identity": host.identity, "tier": host.tier, "dtype": host.dtype, "width": WIDTH}
+        facts = {"identity": loaded.identity, "tier": loaded.tier, "dtype": loaded.dtype, "width": WIDTH}
         self.state: State = open_state(state, state_key({**facts, "tokens": plan.tokens, "of": plan.windows}, prompts))
 
     def train(self, machine: str) -> Found:
@@ -90,7 +92,7 @@ class LayerTrainer:
         windows = Windows(self.model, answers, lambda done, of: self._tell(done, of, "preparing"), self.plan.windows)
         try:
             self._tell(0, 1, "measuring costs")
-            costs = measure_costs(self.host, answers, self.model.layers)
+            costs = measure_costs(self.loaded, answers, self.model.layers)
             search = self._search(windows, costs, sum(answer.length for answer in answers))
         finally:
             windows.close()
@@ -102,13 +104,13 @@ class LayerTrainer:
             return costs.speedup(tokens, length, costs.step(leader.sub_layers))
 
         self._tell(0, len(answers), "measuring")
-        best, length = best_trial(self.host, answers, speedup, leaders, lambda: self._used() > 1.0)
+        best, length = best_trial(self.loaded, answers, speedup, leaders, lambda: self._used() > 1.0)
 
         def go_on(done: int, of: int) -> bool:
             self._tell(done, of, "measuring")
             return self._used() < _LATE
 
-        trial = measure(self.host, answers, best, length, self.plan.repeats, go_on)
+        trial = measure(self.loaded, answers, best, length, self.plan.repeats, go_on)
         self._tell(1, 1, "measuring")
         choice = self._choice(trial, machine)
         return Found(
@@ -138,7 +140,7 @@ class LayerTrainer:
 
     def _is_cut(self, answer: Answer) -> bool:
         """Say whether an answer ended before its length and without saying so."""
-        whole = greedy_text(self.host, answer.tokens[: answer.prompt], self.plan.tokens)
+        whole = greedy_text(self.loaded, answer.tokens[: answer.prompt], self.plan.tokens)
         return len(answer.tokens) < whole.limit and answer.tokens[-1] not in whole.stop_ids
 
     def _answers(self) -> list[Answer]:
@@ -147,7 +149,7 @@ class LayerTrainer:
         They take a bounded share of the time.
         """
         known = self.state.answers or greedy_answers(
-            self.host,
+            self.loaded,
             self.prompts[: self.plan.windows],
             self.plan.tokens,
             lambda done, of: self._tell(done, of, "answering"),
@@ -183,10 +185,10 @@ class LayerTrainer:
         return search
 
     def _choice(self, trial: Trial, machine: str) -> LayerChoice:
-        host, candidate, plain = self.host, trial.candidate, trial.plain_tokens_per_s
+        loaded, candidate, plain = self.loaded, trial.candidate, trial.plain_tokens_per_s
         return LayerChoice(
-            model=host.name,
-            identity=host.identity,
+            model=loaded.name,
+            identity=loaded.identity,
             layers=self.model.layers,
             sub_layers=candidate.sub_layers,
             draft_tokens=trial.length,
@@ -200,8 +202,8 @@ class LayerTrainer:
             plain_tokens_per_s=plain,
             predicted_tokens_per_s=plain * trial.predicted,
             measured_tokens_per_s=plain * trial.measured,
-            tier=host.tier,
-            dtype=host.dtype,
+            tier=loaded.tier,
+            dtype=loaded.dtype,
             machine=machine,
             date=date.today().isoformat(),
         )

@@ -9,11 +9,11 @@ from typing import Final
 
 from foredraft.core.protocols import Drafter
 from foredraft.core.round import run_round
-from foredraft.core.sequence import Sequence as Text
+from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text
 from foredraft.training.layers.costs import round_way, step_way
 
@@ -36,33 +36,38 @@ class Race:
 
     @classmethod
     def run(
-        cls, host: Host, answer: Answer, drafter: ModelDrafter, length: int, over: Callable[[], bool] = lambda: False
+        cls,
+        loaded: LoadedModel,
+        answer: Answer,
+        drafter: ModelDrafter,
+        length: int,
+        over: Callable[[], bool] = lambda: False,
     ) -> Race:
         """Run it, until ``over`` says so where both are as long. The rounds that read the prompt do not count."""
         race = cls([], [], [], [])
-        texts = [greedy_text(host, answer.tokens[: answer.prompt], answer.length) for _ in range(2)]
-        lanes: list[tuple[Text, Drafter, int, list[float]]] = [
-            (texts[0], NoDrafter(), 0, race.plain),
-            (texts[1], drafter, length, race.drafted),
+        sequences = [greedy_text(loaded, answer.tokens[: answer.prompt], answer.length) for _ in range(2)]
+        lanes: list[tuple[TokenSequence, Drafter, int, list[float]]] = [
+            (sequences[0], NoDrafter(), 0, race.plain),
+            (sequences[1], drafter, length, race.drafted),
         ]
-        check = round_way(host, answer, length)
-        step = step_way(host, answer, drafter, length)
+        check = round_way(loaded, answer, length)
+        step = step_way(loaded, answer, drafter, length)
         try:
-            for text in texts:
-                host.target.begin(text)
-                run_round([text], host.target, NoDrafter(), FixedPlanner(0))
+            for sequence in sequences:
+                loaded.target.begin(sequence)
+                run_round([sequence], loaded.target, NoDrafter(), FixedPlanner(0))
             while going := [lane for lane in lanes if lane[0].finish_reason is None]:
-                text, guesser, guesses, times = min(going, key=lambda lane: len(lane[0]))
+                sequence, guesser, guesses, times = min(going, key=lambda lane: len(lane[0]))
                 began = perf_counter()
-                run_round([text], host.target, guesser, FixedPlanner(guesses))
+                run_round([sequence], loaded.target, guesser, FixedPlanner(guesses))
                 times.append(perf_counter() - began)
                 if times is race.plain and (len(times) % EVERY == 0 or not race.checks):
                     race.checks.append(check())
                     race.steps.append(step())
-                if race.drafted and len(texts[0]) == len(texts[1]) and over():
+                if race.drafted and len(sequences[0]) == len(sequences[1]) and over():
                     break
         finally:
-            for text in texts:
-                host.target.end(text)
-        race.same = texts[0].tokens == texts[1].tokens
+            for sequence in sequences:
+                loaded.target.end(sequence)
+        race.same = sequences[0].tokens == sequences[1].tokens
         return race

@@ -12,7 +12,7 @@ from typing import Final
 from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.tally import Tally
 from foredraft.models.views.sub_layers import LayersView
-from foredraft.runtime.host import Host
+from foredraft.runtime.host import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text, run_all
 from foredraft.training.layers.race import Race
 from foredraft.training.layers.search import Candidate
@@ -39,13 +39,13 @@ class Trial:
     answers: int
 
 
-def drafter_of(host: Host, sub_layers: Sequence[int]) -> ModelDrafter:
+def drafter_of(loaded: LoadedModel, sub_layers: Sequence[int]) -> ModelDrafter:
     """Return the drafter that runs these sub-layers."""
-    return ModelDrafter(LayersView(host.target, sub_layers), host.target.vocabulary, name="layers")
+    return ModelDrafter(LayersView(loaded.target, sub_layers), loaded.target.vocabulary, name="layers")
 
 
 def walk(
-    host: Host,
+    loaded: LoadedModel,
     answers: Sequence[Answer],
     sub_layers: Sequence[int],
     length: int,
@@ -57,15 +57,15 @@ def walk(
     of the longest. ``over`` may end it after any round.
     """
     tally = Tally()
-    texts = [greedy_text(host, answer.tokens[: answer.prompt], answer.length) for answer in answers]
-    run_all(host, texts, drafter_of(host, sub_layers), length, [tally], over)
+    sequences = [greedy_text(loaded, answer.tokens[: answer.prompt], answer.length) for answer in answers]
+    run_all(loaded, sequences, drafter_of(loaded, sub_layers), length, [tally], over)
     reached = [*tally.total.accepted_per_position, *[0] * length][:length]
     rounds = max(1, tally.passes)
     return [1.0 + sum(reached[:k]) / rounds for k in range(1, length + 1)]
 
 
 def measure(
-    host: Host,
+    loaded: LoadedModel,
     answers: Sequence[Answer],
     candidate: Candidate,
     length: int,
@@ -76,7 +76,7 @@ def measure(
 
     ``tell`` hears (done, of) and may end it by saying no: before an answer, once there is one, and in the midst of it.
     """
-    drafter = drafter_of(host, candidate.sub_layers)
+    drafter = drafter_of(loaded, candidate.sub_layers)
     done: list[Answer] = []
     races: list[Race] = []
 
@@ -86,13 +86,13 @@ def measure(
     for answer in answers:
         if late() and done:
             break
-        races += [Race.run(host, answer, drafter, length, late) for _ in range(repeats)]
+        races += [Race.run(loaded, answer, drafter, length, late) for _ in range(repeats)]
         done.append(answer)
     plain = fmean(chain.from_iterable(race.plain for race in races))
     drafted = sum(sum(race.drafted) for race in races)
     check = fmean(chain.from_iterable(race.checks for race in races))
     step = fmean(chain.from_iterable(race.steps for race in races))
-    yields = walk(host, done, candidate.sub_layers, length)[-1]
+    yields = walk(loaded, done, candidate.sub_layers, length)[-1]
     return Trial(
         candidate=candidate,
         length=length,
@@ -131,7 +131,7 @@ def _interval(races: Sequence[Race], repeats: int) -> tuple[float, float]:
 
 
 def best_trial(
-    host: Host,
+    loaded: LoadedModel,
     answers: Sequence[Answer],
     costs_of: Callable[[float, int, Candidate], float],
     leaders: Sequence[Candidate],
@@ -144,7 +144,7 @@ def best_trial(
     found = []
     for place, leader in enumerate(leaders):
         longest = min(WIDTH, leader.length + 2)
-        for k, tokens in enumerate(walk(host, answers, leader.sub_layers, longest, over), 1):
+        for k, tokens in enumerate(walk(loaded, answers, leader.sub_layers, longest, over), 1):
             found.append((costs_of(tokens, k, leader), -place, k))
         if over():
             break

@@ -34,7 +34,7 @@ from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import choice_file
 from foredraft.options import parse_options
 from foredraft.prompts import prompt_ids
-from foredraft.runtime.host import LoadedModel, find_sampler
+from foredraft.runtime.loaded_model import LoadedModel, find_sampler
 from foredraft.training.layers.answers import greedy_answers
 from foredraft.training.layers.finding import Found, LayerPlan, LayerTrainer, save
 from foredraft.training.layers.trial import measure

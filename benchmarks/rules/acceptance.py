@@ -59,7 +59,7 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Model, Rows
 from foredraft.runtime.drafter_names import draft_model
-from foredraft.runtime.host import LoadedModel, Machine
+from foredraft.runtime.loaded_model import LoadedModel, Machine
 
 RULES = {"ratio": False, "coupled": True}
 PLAIN = SamplingParams(1.0)

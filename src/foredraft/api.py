@@ -8,15 +8,15 @@ from typing import Any, Unpack, overload
 
 from foredraft.checks import switch
 from foredraft.core.protocols import Drafter
-from foredraft.engine.law_watch import LawWatch
 from foredraft.engine.text import Piece
+from foredraft.engine.watches.law_watch import LawWatch
 from foredraft.errors import OptionError, PromptError, TokenizerError
 from foredraft.options import Options, draft_length, parse_draft_temperature, parse_options
 from foredraft.prompts import Prompt, is_batch
 from foredraft.result import Result
 from foredraft.runtime.custom_drafter import check_drafter
 from foredraft.runtime.drafter_names import check_names
-from foredraft.runtime.host import LoadedModel, Machine
+from foredraft.runtime.loaded_model import LoadedModel, Machine
 from foredraft.runtime.recent_text import CACHE_TOKENS, check_cache
 from foredraft.runtime.request import Request
 from foredraft.runtime.running import Running

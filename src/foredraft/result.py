@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from foredraft.models import runner
 from foredraft.models.gguf.link import LINK
 from foredraft.models.heads.file import write_heads
 from foredraft.models.spec import UnsupportedModel
-from foredraft.runtime.host import Machine, open_draft_model, open_model
+from foredraft.runtime.loaded_model import Machine, open_draft_model, open_model
 from tests.models.heads import random_heads, spec_of_heads
 from tests.models.quantised_files import quantised_file
 from tests.tiny import make_chat_model

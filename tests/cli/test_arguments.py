@@ -10,7 +10,7 @@ import pytest
 
 from foredraft.cli import generate
 from foredraft.cli.arguments.arguments import generation_options
-from foredraft.cli.parser import Parser
+from foredraft.cli.arguments.parser import Parser
 from foredraft.options import parse_options
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from foredraft.cli.loading import cache_folder
+from foredraft.cli.arguments.loading import cache_folder
 from foredraft.cli.stored.installed import Kept, size_on_disk
 from foredraft.models import runner
 from foredraft.models.gguf.link import LINK

@@ -19,7 +19,7 @@ from foredraft.core.protocols import Round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 
 from .plain import CHARACTERS, KINDS_OF_PARAMS, V, drafters, plain, shaped
 from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, sampled_chain

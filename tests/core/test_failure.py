@@ -16,7 +16,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.errors import NumericalError
 
 from .plain import CHARACTERS, KINDS_OF_PARAMS, V, drafters, plain, shaped

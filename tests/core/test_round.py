@@ -13,7 +13,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.round import commit, drafts_of, propose, run_round
 from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.errors import DrafterError, OptionError
 
 from .toys import EagerPlanner, Table, ToyDrafter, ToyTarget, generate, nothing

@@ -14,7 +14,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.round import run_round
 from foredraft.core.sampling import SamplingParams, law_of
 from foredraft.core.sequence import TokenSequence
-from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob, logprobs
+from foredraft.engine.watches.logprobs import LogprobRecorder, TokenLogprob, logprobs
 from foredraft.errors import NumericalError, OptionError
 from tests.core.toys import EagerPlanner, Table, ToyDrafter, ToyTarget, nothing, onehot_tree, sampled_chain
 

@@ -17,8 +17,8 @@ from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine import scheduler
 from foredraft.engine.chunks import Chunks
-from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
+from foredraft.engine.watches.logprobs import LogprobRecorder
 from foredraft.models.target import CachedTarget
 from foredraft.options import parse_options
 from foredraft.runtime.copy_sources import informed, predicted

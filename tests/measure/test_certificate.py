@@ -16,7 +16,7 @@ from foredraft.errors import NumericalError, OptionError
 from foredraft.measure.certificate.certificate import NOTHING, Certifier
 from foredraft.measure.certificate.divergence import FAULT, TIE, divergence
 from foredraft.measure.certificate.plan import RULES, THRESHOLD, Check, Plan
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from tests.core.toys import ToyDrafter, nothing
 from tests.measure.toys import PROMPTS, V, certain, drafter, host, lying, sampled, target_table
 

@@ -15,8 +15,8 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.suffix import Suffix
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.engine.logprobs import logprobs
 from foredraft.engine.loop import run
+from foredraft.engine.watches.logprobs import logprobs
 from foredraft.measure.trace.html import odds, page
 from foredraft.measure.trace.trace import ACCEPTED, REJECTED, UNTESTED, Guess, Trace, Traced, Written
 from tests.measure.reading import read

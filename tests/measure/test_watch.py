@@ -13,7 +13,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.law import Dense, Law, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams
-from foredraft.engine.law_watch import ALPHA, STAKES, LawWatch
+from foredraft.engine.watches.law_watch import ALPHA, STAKES, LawWatch
 from foredraft.errors import OptionError
 from foredraft.measure.certificate.planted_faults import FaultyDrafter, FavouringNoise
 from tests.measure.toys import certain, drafter, lying, round_of, run_watched, sampled

@@ -17,7 +17,7 @@ from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.models.model import Rows, wanted_rows
 from foredraft.models.target import CachedTarget
-from foredraft.runtime.host import LoadedModel, find_sampler
+from foredraft.runtime.loaded_model import LoadedModel, find_sampler
 from tests.core.toys import Guess, Table, ToyDrafter, ToyTarget, sampled_chain
 
 V = 12

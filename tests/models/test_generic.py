@@ -20,7 +20,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.round import run_round
 from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.errors import (
     ModelError,
     ModelNotFound,

@@ -11,7 +11,7 @@ import pytest
 from foredraft.errors import ModelError, WeightsError
 from foredraft.models.model import Rows
 from foredraft.models.views.narrow import FILE, NarrowModel, describe_vocabulary, narrow_vocabulary
-from foredraft.runtime.host import Machine, open_model
+from foredraft.runtime.loaded_model import Machine, open_model
 from tests.models.checkpoints import make_checkpoint
 from tests.models.decoders import TEXT, TREE, open_decoder
 from tests.native.models import open_native

@@ -26,7 +26,7 @@ class Mutant:
 ACCEPT, ROUND, SAMPLING = "foredraft.core.accept", "foredraft.core.round", "foredraft.core.sampling"
 DISTRIBUTION = "foredraft.core.distribution"
 LAW, NOISE, SEQUENCE = "foredraft.core.law", "foredraft.core.noise", "foredraft.core.sequence"
-DRAFT, PLANNER, TALLY = "foredraft.core.draft", "foredraft.engine.fixed_planner", "foredraft.engine.tally"
+DRAFT, PLANNER, TALLY = "foredraft.core.draft", "foredraft.engine.fixed_planner", "foredraft.engine.watches.tally"
 TOYS = "tests.core.toys"
 
 CHAIN = "test_enumeration.test_chain"

@@ -19,7 +19,7 @@ from foredraft.core.law import Dense, Law, Point, Sparse
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import SamplingParams, filtered, law_of
 from foredraft.core.sequence import TokenSequence
-from foredraft.engine.logprobs import logprobs
+from foredraft.engine.watches.logprobs import logprobs
 from foredraft.errors import ModelError, NumericalError, OptionError
 from foredraft.models.native import sampling as native_sampling
 from foredraft.models.native.sampling import NativeLaw, NativeNoise, native_law, native_logprobs, sampler

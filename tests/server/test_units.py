@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server needs the serve extra")
 from foredraft.core.draft import Draft
-from foredraft.engine.tally import Count, Tally
+from foredraft.engine.watches.tally import Count, Tally
 from foredraft.errors import Draining, GrammarLimit, OptionError, Overloaded, PromptTooLong
 from foredraft.server.errors import ApiError, encoded, error_object, named, refusal
 from foredraft.server.limits import PerKey, strict_json

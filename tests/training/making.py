@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from foredraft.models.rope import Rope
-from foredraft.runtime.host import LoadedModel, Machine, open_model
+from foredraft.runtime.loaded_model import LoadedModel, Machine, open_model
 from foredraft.training.data.shards import Example, narrowed
 from foredraft.training.heads.loss import Ends
 from foredraft.training.heads.module import HeadsShape

@@ -20,7 +20,7 @@ from foredraft.engine.loop import run
 from foredraft.errors import PromptError
 from foredraft.models.model import Rows
 from foredraft.models.target import CachedTarget
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.data import collect as collect_module
 from foredraft.training.data.collect import Collector, CollectPlan, opening
 from foredraft.training.data.recorder import Recorder, Tapping, likeliest

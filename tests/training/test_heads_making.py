@@ -18,7 +18,7 @@ import pytest
 import foredraft
 from foredraft.errors import DrafterError, OptionError, PromptError, StorageError
 from foredraft.models.heads.file import read_heads
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.data.plans import DraftPlan, HeadsPlan, parse_plan
 from foredraft.training.heads.draft import DraftMaker
 from foredraft.training.heads.making import HeadsMaker

@@ -17,7 +17,7 @@ from foredraft.engine.fixed_planner import FixedQuote
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.target import CachedTarget
 from foredraft.models.views.layer_choice import read_choice
-from foredraft.runtime.host import LoadedModel, Machine, open_model
+from foredraft.runtime.loaded_model import LoadedModel, Machine, open_model
 from foredraft.training.layers import finding as finding
 from foredraft.training.layers import search as layer_search
 from foredraft.training.layers.answers import Answer, greedy_answers

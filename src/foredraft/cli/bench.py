@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
+from foredraft.cli.arguments.loading import find_own_classes, load_model, token_ids
+from foredraft.cli.arguments.parser import Once, Parser, number, whole, wholes
 from foredraft.cli.arguments.prompts import read_lines
-from foredraft.cli.loading import find_own_classes, load_model, token_ids
-from foredraft.cli.parser import Once, Parser, number, whole, wholes
 from foredraft.cli.terminal.bench_table import tell
 from foredraft.cli.terminal.console import Console
 from foredraft.errors import DrafterError, OptionError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
-from foredraft.cli.loading import cache_folder
-from foredraft.cli.parser import Once, Parser, nearest, one_of
+from foredraft.cli.arguments.loading import cache_folder
+from foredraft.cli.arguments.parser import Once, Parser, nearest, one_of
 from foredraft.cli.terminal.console import Console
 from foredraft.cli.terminal.text_width import columns, fit
 from foredraft.errors import OptionError, StorageError

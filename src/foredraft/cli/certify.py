@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
+from foredraft.cli.arguments.loading import find_own_classes, load_bare, machine_of, token_ids
+from foredraft.cli.arguments.parser import Parser, number, one_of, whole, whole_or_auto
 from foredraft.cli.arguments.prompts import read_lines
-from foredraft.cli.loading import find_own_classes, load_bare, machine_of, token_ids
-from foredraft.cli.parser import Parser, number, one_of, whole, whole_or_auto
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.cli.terminal.text_width import fit
 from foredraft.errors import OptionError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foredraft.core.protocols import Drafter
     from foredraft.measure.certificate.certificate import Certifier
     from foredraft.measure.certificate.plan import Check, Plan
-    from foredraft.runtime.host import LoadedModel, Machine
+    from foredraft.runtime.loaded_model import LoadedModel, Machine
 
 _EPILOG: Final = """\
 examples:
@@ -156,7 +156,7 @@ class _Drafts:
         self._hosts: dict[str, LoadedModel] = {}
 
     def __call__(self, name: str) -> LoadedModel:
-        from foredraft.runtime.host import open_draft_model
+        from foredraft.runtime.loaded_model import open_draft_model
 
         if name not in self._hosts:
             self._hosts[name] = open_draft_model(name, self._machine, self._target, self._console.progress)

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
+from foredraft.cli.arguments.loading import load_model, with_generation_config
 from foredraft.cli.arguments.option_names import as_options
+from foredraft.cli.arguments.parser import Parser, nearest
 from foredraft.cli.arguments.text_cache import recent_text
 from foredraft.cli.generate import write
-from foredraft.cli.loading import load_model, with_generation_config
-from foredraft.cli.parser import Parser, nearest
 from foredraft.cli.terminal import statistics as figures
 from foredraft.cli.terminal.colour import Pen
 from foredraft.cli.terminal.console import Console

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from foredraft._version import __version__
 from foredraft.cli.arguments import arguments
-from foredraft.cli.loading import cache_folder
+from foredraft.cli.arguments.loading import cache_folder
+from foredraft.cli.arguments.parser import Parser
 from foredraft.cli.models import entries
-from foredraft.cli.parser import Parser
 from foredraft.cli.terminal.console import Console
 from foredraft.models.hub.registry import DEFAULT_MODEL
 from foredraft.system import machine

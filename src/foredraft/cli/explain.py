@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from foredraft.cli.arguments import arguments
+from foredraft.cli.arguments.loading import load_model, with_generation_config
 from foredraft.cli.arguments.option_names import as_options
+from foredraft.cli.arguments.parser import Once, Parser
 from foredraft.cli.arguments.prompts import read_prompt
 from foredraft.cli.arguments.text_cache import recent_text
-from foredraft.cli.loading import load_model, with_generation_config
-from foredraft.cli.parser import Once, Parser
 from foredraft.cli.terminal import statistics as figures
 from foredraft.cli.terminal.colour import Ink, Pen
 from foredraft.cli.terminal.console import Console, harmless

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from foredraft.cli.arguments import arguments
 from foredraft.cli.arguments.choices import tell_faults, write_logprobs, write_several
+from foredraft.cli.arguments.loading import load_model, with_generation_config
 from foredraft.cli.arguments.option_names import as_options
+from foredraft.cli.arguments.parser import Parser
 from foredraft.cli.arguments.prompts import Line, read_lines, read_prompt
 from foredraft.cli.arguments.text_cache import recent_text
-from foredraft.cli.loading import load_model, with_generation_config
-from foredraft.cli.parser import Parser
 from foredraft.cli.terminal import statistics as figures
 from foredraft.cli.terminal.colour import Pen
 from foredraft.cli.terminal.console import Console

@@ -12,7 +12,7 @@ from typing import Final
 
 from foredraft._version import __version__
 from foredraft.cli.arguments.option_names import as_options
-from foredraft.cli.parser import Parser, nearest
+from foredraft.cli.arguments.parser import Parser, nearest
 from foredraft.cli.terminal.console import Console
 from foredraft.errors import ForedraftError, OptionError
 

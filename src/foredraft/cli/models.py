@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.cli.arguments import arguments
-from foredraft.cli.loading import cache_folder
-from foredraft.cli.parser import Parser, one_of
+from foredraft.cli.arguments.loading import cache_folder
+from foredraft.cli.arguments.parser import Parser, one_of
 from foredraft.cli.stored.installed import choose, kept, kept_models, remove, size_on_disk
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.cli.terminal.text_width import columns, fit

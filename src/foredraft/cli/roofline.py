@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
+from foredraft.cli.arguments.loading import find_own_classes, load_bare, token_ids
 from foredraft.cli.arguments.option_names import as_options
+from foredraft.cli.arguments.parser import Parser, whole
 from foredraft.cli.arguments.prompts import read_lines
 from foredraft.cli.certify import load_drafts
-from foredraft.cli.loading import find_own_classes, load_bare, token_ids
-from foredraft.cli.parser import Parser, whole
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.cli.terminal.text_width import fit, wrapped
 from foredraft.errors import ForedraftError, OptionError, StorageError
@@ -21,7 +21,7 @@ from foredraft.errors import ForedraftError, OptionError, StorageError
 if TYPE_CHECKING:
     from foredraft.core.protocols import Drafter
     from foredraft.measure.roofline.roofline import Roofline
-    from foredraft.runtime.host import LoadedModel
+    from foredraft.runtime.loaded_model import LoadedModel
 
 _EPILOG: Final = """\
 examples:

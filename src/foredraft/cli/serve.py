@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foredraft.cli.arguments import arguments
 from foredraft.cli.arguments.files import read_keys
-from foredraft.cli.loading import load_model
-from foredraft.cli.parser import Parser, number, one_of, whole
+from foredraft.cli.arguments.loading import load_model
+from foredraft.cli.arguments.parser import Parser, number, one_of, whole
 from foredraft.cli.terminal.console import Console
 from foredraft.errors import OptionError
 from foredraft.models.hub.registry import DEFAULT_MODEL

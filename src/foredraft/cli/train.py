@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from foredraft.cli.arguments import arguments
-from foredraft.cli.parser import Parser, number, one_of, whole
+from foredraft.cli.arguments.parser import Parser, number, one_of, whole
 from foredraft.cli.terminal.console import Console
 from foredraft.errors import OptionError
 

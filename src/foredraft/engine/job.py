@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from foredraft.core.draft import Outcome
 from foredraft.core.protocols import Drafter
 from foredraft.core.sequence import TokenSequence
-from foredraft.engine.tally import Count
+from foredraft.engine.watches.tally import Count
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from foredraft.engine.contain import contain
 from foredraft.engine.dispatch import Plans
 from foredraft.engine.job import Job, Snapshot, Update
 from foredraft.engine.scheduler import Scheduler, Slotted, tell
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.errors import Draining, OptionError, Overloaded
 
 __all__ = ["Job", "Service", "Snapshot", "Update"]

@@ -20,7 +20,7 @@ from foredraft.models.views.layer_choice import check_which, layers_view
 from foredraft.planning.choose import Chooser
 from foredraft.retrieval.memory import Memory
 from foredraft.runtime.custom_drafter import import_drafter
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 
 LoadHeads = Callable[[str], RecurrentHeads | MedusaHeads]
 AUTO: Final = "auto"

@@ -17,7 +17,7 @@ from foredraft.planning.choose import Chooser
 from foredraft.retrieval.memory import Memory
 from foredraft.runtime.custom_drafter import guarded
 from foredraft.runtime.drafter_names import draft_model, heads_of, make_drafter
-from foredraft.runtime.host import LoadedModel, Machine, open_draft_model, open_model
+from foredraft.runtime.loaded_model import LoadedModel, Machine, open_draft_model, open_model
 from foredraft.system.files import Progress
 
 DRAFT_TOKENS: Final = 15

@@ -5,13 +5,13 @@ from __future__ import annotations
 from foredraft._version import __version__
 from foredraft.core.protocols import Drafter, Planner
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.models.capabilities import WithThreads
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import Costs
 from foredraft.planning.planner import AutoPlanner
 from foredraft.result import Pace
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.runtime.pass_table import pass_table
 from foredraft.system.machine import machine
 

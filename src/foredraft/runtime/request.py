@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from foredraft.core.draft import Outcome
 from foredraft.core.sequence import TokenSequence
-from foredraft.engine.logprobs import TokenLogprob as Recorded
 from foredraft.engine.shaping import Shaper, ShapingOptions, shaper
-from foredraft.engine.tally import Tally
 from foredraft.engine.text import AnswerText
+from foredraft.engine.watches.logprobs import TokenLogprob as Recorded
+from foredraft.engine.watches.tally import Tally
 from foredraft.errors import OptionError
 from foredraft.options import Settings, check_vocabulary
 from foredraft.prompts import bad_word_ids, prediction_ids, prompt_ids
 from foredraft.result import Choice, TokenLogprob
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 
 from foredraft.core.protocols import Drafter
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.options import Settings
 from foredraft.result import Result
 from foredraft.runtime.request import Request

@@ -8,15 +8,15 @@ from time import perf_counter
 from typing import Any
 
 from foredraft.core.protocols import Drafter, Planner, Watch
-from foredraft.engine.law_watch import LawWatch
-from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.loop import run
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.law_watch import LawWatch
+from foredraft.engine.watches.logprobs import LogprobRecorder
+from foredraft.engine.watches.tally import Tally
 from foredraft.options import Settings
 from foredraft.result import Predicted, Result, Speculative, Timings
 from foredraft.runtime.copy_sources import informed, predicted, uninformed
 from foredraft.runtime.drafters import Drafters, slower_paths
-from foredraft.runtime.host import LoadedModel, Machine, open_model
+from foredraft.runtime.loaded_model import LoadedModel, Machine, open_model
 from foredraft.runtime.notices import notices_of
 from foredraft.runtime.planner import Planning
 from foredraft.runtime.recent_text import RecentText

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from foredraft.core.protocols import Drafter
 from foredraft.engine.job import Job, Update
-from foredraft.engine.tally import summed
+from foredraft.engine.watches.tally import summed
 from foredraft.errors import Draining, ServiceError
 from foredraft.options import Settings
 from foredraft.result import TokenLogprob

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
+from foredraft.engine.watches.logprobs import LogprobRecorder
 from foredraft.runtime.runtime import Runtime
 from foredraft.tokenizer.tokenizer import Tokenizer
 

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any, Final, cast
 
 from foredraft.core.protocols import Watch
-from foredraft.engine.logprobs import LogprobRecorder
 from foredraft.engine.service import Service
+from foredraft.engine.watches.logprobs import LogprobRecorder
 from foredraft.errors import OptionError, PromptError
 from foredraft.options import Options, parse_options
 from foredraft.planning.choose import Chooser
@@ -22,7 +22,6 @@ from foredraft.serving.answers import Answers
 from foredraft.serving.engine import Engine
 from foredraft.serving.recent_rounds import RecentRounds
 from foredraft.serving.scoring import PromptDrafter
-from foredraft.tokenizer.tokenizer import Tokenizer
 
 _CACHE_SCOPE: Final = 32
 
@@ -43,7 +42,7 @@ class Serving:
         self.context = loaded.context
         self._rule = parse_options({"rule": rule}).rule
         self.most = slots + queue
-        self.tokenizer: Tokenizer = loaded.tokenizer
+        self.tokenizer = loaded.tokenizer
         self.runtime = runtime
         self.recorder = LogprobRecorder(loaded.sampler.logprobs)
         self.rounds = RecentRounds(runtime.planning)

@@ -19,7 +19,7 @@ from foredraft.core.protocols import Quote
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import Shaping, TokenSequence
 from foredraft.engine.job import Job, Update
-from foredraft.engine.logprobs import LogprobRecorder, TokenLogprob
+from foredraft.engine.watches.logprobs import LogprobRecorder, TokenLogprob
 from foredraft.errors import NumericalError
 
 ROWS: Final = 63  # guesses of a round: with the token before them, what the native pass takes at once

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from foredraft.cli.arguments.files import read_prediction, read_schema
-from foredraft.cli.parser import Once, Parser, number, one_of, whole, whole_or_auto, wholes
+from foredraft.cli.arguments.parser import Once, Parser, number, one_of, whole, whole_or_auto, wholes
 from foredraft.cli.terminal.console import COLOUR
 from foredraft.errors import OptionError
 from foredraft.models.hub.registry import DEFAULT_MODEL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from foredraft.cli.parser import nearest
+from foredraft.cli.arguments.parser import nearest
 from foredraft.errors import OptionError
 
 if TYPE_CHECKING:

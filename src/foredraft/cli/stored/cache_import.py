@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from foredraft.cli.arguments.loading import cache_folder
 from foredraft.cli.arguments.text_cache import full
-from foredraft.cli.loading import cache_folder
 from foredraft.cli.stored.import_files import Found, find, read
 from foredraft.cli.terminal.console import Console
 from foredraft.cli.terminal.statistics import many

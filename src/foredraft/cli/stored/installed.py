@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from foredraft.cli.parser import nearest
+from foredraft.cli.arguments.parser import nearest
 from foredraft.errors import ModelNotFound, OptionError, StorageError, WeightsError
 from foredraft.models.gguf.link import LINK
 from foredraft.system.json_text import parse_json, read_regular

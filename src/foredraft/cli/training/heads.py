@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foredraft.cli.arguments.loading import load_bare
 from foredraft.cli.arguments.prompts import Line, read_lines
-from foredraft.cli.loading import load_bare
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.errors import OptionError, PromptError, PromptTooLong
 from foredraft.system.sizes import size_of
 
 if TYPE_CHECKING:
-    from foredraft.runtime.host import LoadedModel
+    from foredraft.runtime.loaded_model import LoadedModel
     from foredraft.training.heads.draft import DraftMaker
     from foredraft.training.heads.making import HeadsMaker
     from foredraft.training.heads.work import Made

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from foredraft.cli.arguments.loading import cache_folder, load_bare, token_ids
 from foredraft.cli.arguments.prompts import read_lines
-from foredraft.cli.loading import cache_folder, load_bare, token_ids
 from foredraft.cli.terminal.console import Console, harmless
 from foredraft.cli.terminal.statistics import many
 from foredraft.errors import OptionError

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from foredraft.measure.bench.bench import Peer, PeerAnswer
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 
 LOOKUP: Final = 10
 TRANSFORMERS: Final = "transformers"

@@ -12,8 +12,8 @@ from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import TokenSequence
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.engine.tally import Tally
-from foredraft.runtime.host import LoadedModel
+from foredraft.engine.watches.tally import Tally
+from foredraft.runtime.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from foredraft.core.protocols import Drafter, Watch
 from foredraft.core.sampling import SamplingParams
 from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.measure.certificate.answers import Asker, Counting, Kind
 from foredraft.measure.certificate.divergence import TIE, Divergence, divergence
 from foredraft.measure.certificate.law_test import NOTHING, law_check
 from foredraft.measure.certificate.plan import Check, Plan
 from foredraft.measure.certificate.planted_faults import FavouringNoise
 from foredraft.runtime.drafters import DRAFT_TOKENS
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 
 LENGTH: Final = 4  # guesses a round when the law is tested
 GREEDY: Final = SamplingParams()

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from foredraft.core.protocols import Drafter
-from foredraft.engine.law_watch import LawWatch
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.law_watch import LawWatch
+from foredraft.engine.watches.tally import Tally
 from foredraft.measure.certificate import p_values
 from foredraft.measure.certificate.answers import Asker, Kind
 from foredraft.measure.certificate.pit import FEWEST, Pit

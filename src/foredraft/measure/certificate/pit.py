@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from foredraft.core.law import Dense, Law, Point
 from foredraft.core.protocols import Round
 from foredraft.core.sequence import TokenSequence
-from foredraft.engine.places import places
+from foredraft.engine.watches.places import places
 from foredraft.measure.certificate import p_values as p_values
 
 BINS: Final = 20

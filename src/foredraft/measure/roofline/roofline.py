@@ -27,7 +27,7 @@ from foredraft.models.capabilities import Weighed, WithSpec
 from foredraft.models.spec import DecoderSpec
 from foredraft.planning.choose import Chooser
 from foredraft.planning.costs import PassTable
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.runtime.pass_table import measure
 
 LENGTHS: Final = 15  # guesses at most

@@ -16,7 +16,7 @@ from foredraft.core.capabilities import Reasoning
 from foredraft.core.draft import ROOT, Draft, Outcome
 from foredraft.core.law import Array, Law, Point
 from foredraft.core.protocols import Planner, Round
-from foredraft.engine.logprobs import Logprobs
+from foredraft.engine.watches.logprobs import Logprobs
 from foredraft.tokenizer.tokenizer import Tokenizer
 
 ACCEPTED: Final = "accepted"

@@ -92,8 +92,9 @@ class HeadsSpec:
         return DecoderSpec(
             family="llama", vocabulary=tokens, hidden=self.hidden, layers=1, heads=self.heads, kv_heads=self.kv_heads,
             head_dim=self.head_dim, mlp=self.mlp, context=0, eps=self.eps, norm="rms", norm_position="pre",
-            qk_norm="none", qkv_bias=False, o_bias=False, mlp_bias=False, fused=False, ropes=(Rope(self.head_dim, self.rope_theta),),
-            windows=(0,), attention_scale=self.head_dim**-0.5, attention_cap=0.0, logits_cap=0.0,
+            qk_norm="none", qkv_bias=False, o_bias=False, mlp_bias=False, fused=False,
+            ropes=(Rope(self.head_dim, self.rope_theta),), windows=(0,),
+            attention_scale=self.head_dim**-0.5, attention_cap=0.0, logits_cap=0.0,
             activation=self.activation, embedding_scale=1.0, embedding_rounded=False, residual_scale=1.0,
             logits_divisor=1.0, tied=True, composite=False, eos=(),
         )  # fmt: skip

@@ -21,7 +21,7 @@ from foredraft.engine.loop import run
 from foredraft.errors import PromptError
 from foredraft.models.capabilities import WithSpec
 from foredraft.models.target import CachedTarget
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.data.recorder import TOP, Recorder, Tapping
 from foredraft.training.data.shards import Example, Shards, bytes_a_token
 

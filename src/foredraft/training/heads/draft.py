@@ -20,7 +20,7 @@ from foredraft.models.layout import by_part, layer_prefix, outer_tensors, output
 from foredraft.models.views.narrow import describe_vocabulary
 from foredraft.models.weights.floats import narrowed as to_bf16
 from foredraft.models.weights.write import write_tensors
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.system.files import building, refused
 from foredraft.training.data.plans import DraftPlan, Tell, keep_plan, parse_plan
 from foredraft.training.data.shards import narrowed

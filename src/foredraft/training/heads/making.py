@@ -13,7 +13,7 @@ from torch import Tensor
 from foredraft.models.heads.file import FILE, LAST_NORM, HeadsSpec, write_heads
 from foredraft.models.layout import PREFIX, layer_prefix
 from foredraft.models.rope import Rope
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.data.plans import HeadsPlan, Tell, keep_plan, parse_plan
 from foredraft.training.data.shards import Example, narrowed
 from foredraft.training.heads.module import HeadsShape, MedusaHeads, RecurrentHeads

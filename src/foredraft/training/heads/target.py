@@ -13,7 +13,7 @@ from foredraft.models.identity import weights_digest
 from foredraft.models.layout import EMBEDDING, LAST_NORM, decoder_prefix, output_head
 from foredraft.models.spec import DecoderSpec
 from foredraft.models.weights.base import Weights
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.heads.loss import Ends
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from foredraft._version import __version__
 from foredraft.errors import OptionError, PromptError, StorageError
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.system.files import require_space, write_whole
 from foredraft.training.data.collect import Collector, CollectPlan
 from foredraft.training.data.plans import MIN_TOKENS, Plan, Tell

@@ -12,7 +12,7 @@ from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
 from foredraft.engine.loop import run
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 
 WIDTH: Final = 8  # answers that are generated side by side
 

@@ -20,7 +20,7 @@ from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner, FixedQuote
 from foredraft.models.views.sub_layers import LayersView
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text
 from foredraft.training.layers.windows import WIDTH, Runs
 

@@ -12,7 +12,7 @@ from typing import Final
 from foredraft.errors import DrafterError, OptionError, PromptError
 from foredraft.models.views.layer_choice import LayerChoice, write_choice
 from foredraft.models.views.sub_layers import layered
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.data.plans import Tell
 from foredraft.training.layers.answers import Answer, greedy_answers, greedy_text
 from foredraft.training.layers.costs import Costs, measure_costs

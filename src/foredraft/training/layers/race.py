@@ -13,7 +13,7 @@ from foredraft.core.sequence import TokenSequence
 from foredraft.drafters.model import ModelDrafter
 from foredraft.drafters.none import NoDrafter
 from foredraft.engine.fixed_planner import FixedPlanner
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text
 from foredraft.training.layers.costs import round_way, step_way
 

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Final
 
 from foredraft.drafters.model import ModelDrafter
-from foredraft.engine.tally import Tally
+from foredraft.engine.watches.tally import Tally
 from foredraft.models.views.sub_layers import LayersView
-from foredraft.runtime.host import LoadedModel
+from foredraft.runtime.loaded_model import LoadedModel
 from foredraft.training.layers.answers import Answer, greedy_text, run_all
 from foredraft.training.layers.race import Race
 from foredraft.training.layers.search import Candidate

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foredraft.api import LanguageModel
     from foredraft.core.protocols import Drafter
     from foredraft.options import Options
-    from foredraft.runtime.host import LoadedModel, Machine
+    from foredraft.runtime.loaded_model import LoadedModel, Machine
 
 _CLASS: Final = re.compile(r"(?:^|\+)\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*(?:$|\+)")
 
@@ -60,7 +60,7 @@ def load_model(args: argparse.Namespace, console: Console) -> LanguageModel:
 
 def machine_of(args: argparse.Namespace, console: Console) -> Machine:
     """Return where the options say that a model runs."""
-    from foredraft.runtime.host import Machine
+    from foredraft.runtime.loaded_model import Machine
 
     return Machine(
         device=args.device,
@@ -75,7 +75,7 @@ def machine_of(args: argparse.Namespace, console: Console) -> Machine:
 
 def load_bare(args: argparse.Namespace, console: Console) -> LoadedModel:
     """Load the model that the options name, without a drafter; say on stderr if a slower path is taken."""
-    from foredraft.runtime.host import open_model
+    from foredraft.runtime.loaded_model import open_model
 
     console.progress.status(f"loading {args.model} …")
     loaded = open_model(args.model, machine_of(args, console), progress=console.progress)

@@ -10,7 +10,7 @@ from foredraft._version import __version__
 from foredraft.checks import switch, text, whole
 from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
-from foredraft.engine.logprobs import Logprobs, logprobs
+from foredraft.engine.watches.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
 from foredraft.models.capabilities import WithNews
 from foredraft.models.folder import ModelFolder

@@ -17,7 +17,7 @@ from array_api_compat import array_namespace
 
 from foredraft.core.law import Dense, Law, Point
 from foredraft.core.protocols import Round
-from foredraft.engine.places import Place, places
+from foredraft.engine.watches.places import Place, places
 from foredraft.errors import OptionError
 
 ALPHA: Final = 1e-4

@@ -27,6 +27,7 @@ from foredraft.core.draft import Draft
 from foredraft.core.protocols import Round, Watch
 from foredraft.measure.bench.rounds import RowCosts, Spent, Stopwatch
 from foredraft.planning.choose import Chooser
+from foredraft.planning.costs import PassTable
 from foredraft.planning.planner import AutoPlanner
 from tests.planning import simulate
 
@@ -229,7 +230,7 @@ def best_fixed(
 
 def jump() -> float:
     """Return, for 400 tokens whose acceptance jumps from 0.9 to 0.1 and back, the pace against knowing it: a median."""
-    clock, table = simulate.Clock(), simulate.PassTable((1, 4, 16, 32), (5e-3, 5.2e-3, 6.1e-3, 10e-3), 0.0, 0.0)
+    clock, table = simulate.Clock(), PassTable((1, 4, 16, 32), (5e-3, 5.2e-3, 6.1e-3, 10e-3), 0.0, 0.0)
 
     def chance(place: int) -> float:
         return 0.9 if place // 133 % 2 == 0 else 0.1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foredraft.models.checkpoint import open_weights
-from foredraft.models.weights.base import TYPES
+from foredraft.models.weights.safetensors import TYPES
 
 PER_LAYER = ("layer_types", "no_rope_layers")
 LEFT_OUT = ("model.safetensors.index.json", "foredraft.json")

@@ -19,6 +19,7 @@ from foredraft.models.folder import ModelFolder
 from foredraft.models.gguf import weights as gguf_weights
 from foredraft.models.gguf.convert import convert_gguf
 from foredraft.models.gguf.link import LINK, read_link
+from foredraft.models.gguf.stored import Stored
 from foredraft.models.gguf.weights import GgufWeights, open_gguf
 from foredraft.models.heads.layer import head_rows
 from foredraft.models.identity import weights_digest
@@ -429,3 +430,14 @@ def test_random_blocks_are_what_they_say() -> None:
         values = gguf.quants.dequantize(random_blocks(Kind[name], 64, 1024), Kind[name])
         assert abs(float(values.mean())) < 0.01
         assert 0.05 < float(values.std()) < 0.08
+
+
+def test_a_link_has_the_names_that_it_has_always_had(mixed: Path, tmp_path: Path) -> None:
+    """Folders that an earlier version made must open, and those of this one must open there."""
+    folder = convert_gguf(mixed, tmp_path / "cache", "file")
+    written = json.loads((folder / LINK).read_text())
+    assert set(written) == {"format", "file", "bytes", "modified", "digest", "identity", "tensors"}
+    names = {"name", "kind", "shape", "start", "size", "heads", "offset", "called"}
+    assert all(set(tensor) == names for tensor in written["tensors"])
+    one = Stored.from_fields(written["tensors"][0])
+    assert (one.quant_type, one.to_fields()["kind"]) == (written["tensors"][0]["kind"],) * 2

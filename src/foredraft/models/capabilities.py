@@ -42,11 +42,11 @@ class WithThreads(Protocol):
 
 
 @runtime_checkable
-class WithNews(Protocol):
+class WithInstallNote(Protocol):
     """A model that may have written to the cache as it was opened."""
 
     @property
-    def news(self) -> str | None:
+    def install_note(self) -> str | None:
         """What that takes there, a sentence without its full stop; None where nothing new was written."""
 
 

@@ -12,7 +12,7 @@ from foredraft.core.noise import Noise
 from foredraft.core.sampling import LawOf
 from foredraft.engine.watches.logprobs import Logprobs, logprobs
 from foredraft.errors import OptionError
-from foredraft.models.capabilities import WithNews
+from foredraft.models.capabilities import WithInstallNote
 from foredraft.models.folder import ModelFolder
 from foredraft.models.identity import fingerprint
 from foredraft.models.native.sampling import native_logprobs, sampler
@@ -139,7 +139,7 @@ def open_model(
     if rounded and dtype == "bf16" and not (why_not_blocks(device, tier) or folder.why_not_in_table):
         dtype = "rounded"
     runner = open_runner(folder, RunnerOptions(dtype, cache, device, machine.threads, tier, progress))
-    install_note = runner.model.news if isinstance(runner.model, WithNews) else None
+    install_note = runner.model.install_note if isinstance(runner.model, WithInstallNote) else None
     runner = replace(runner, notice="; ".join(note for note in (found.notice, runner.notice) if note) or None)
     if (ids := narrow_vocabulary(folder.path, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))

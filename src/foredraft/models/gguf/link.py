@@ -48,7 +48,7 @@ class Link:
 def make_link(path: Path, file: str, digest: str, identity: str, tensors: Sequence[Stored]) -> Link:
     """Return the link to the GGUF at ``path``, which it will call ``file``."""
     stat = path.stat()
-    return Link(file, stat.st_size, stat.st_mtime_ns, digest, identity, tuple(asdict(tensor) for tensor in tensors))
+    return Link(file, stat.st_size, stat.st_mtime_ns, digest, identity, tuple(tensor.to_fields() for tensor in tensors))
 
 
 def write_link(folder: Path, link: Link) -> None:

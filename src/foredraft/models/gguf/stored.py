@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import prod
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T", bound=np.generic)
+_RENAMED: Final = MappingProxyType({"kind": "quant_type"})  # names of the link's format -> ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,17 @@ class Stored:
     heads: int = 0
     offset: float = 0.0
     called: str = ""
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Stored:
+        """Return a weight as a link holds it. Raises TypeError or KeyError for fields that are not a weight's."""
+        known = {_RENAMED.get(name, name): value for name, value in fields.items()}
+        return cls(**{**known, "shape": tuple(known["shape"])})
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return what a link holds of a weight, by the names of the file's format."""
+        formerly = {name: was for was, name in _RENAMED.items()}
+        return {formerly.get(name, name): value for name, value in asdict(self).items()}
 
     @property
     def matrix(self) -> bool:

@@ -115,7 +115,7 @@ def open_gguf(folder: Path, link: Link | None = None, path: Path | None = None) 
     stored = {}
     try:
         for fields in link.tensors:
-            tensor = Stored(**{**fields, "shape": tuple(fields["shape"])})
+            tensor = Stored.from_fields(fields)
             _require_whole(tensor, len(mapped))
             stored[tensor.name] = tensor
     except (TypeError, KeyError, ValueError, ZeroDivisionError) as error:

@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_used_is_a_storage_error_and_nothing_else_is_lost(
 def test_a_text_is_read_as_it_would_be_written(load: Any) -> None:
     lm = load()
     lm.remember("ab", "mine")
-    assert lm.runtime.recent_text._documents("mine")[0].tolist() == lm.host.tokenizer.encode("ab", special=False)
+    assert lm.runtime.recent_text._documents("mine")[0].tolist() == lm.loaded.tokenizer.encode("ab", special=False)
 
 
 # --- what was cleared stays so ---

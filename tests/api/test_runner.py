@@ -97,7 +97,7 @@ def test_the_native_pass_never_imports_torch(tiny: Path, tmp_path: Path) -> None
     program = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; import foredraft;"
         f"lm = foredraft.load({str(tiny)!r}, cache={str(tmp_path)!r}, device='cpu', drafter='lookup+model:{tiny}');"
-        "print(lm.generate('abc abc abc', max_tokens=20).completion_tokens, lm.host.tier)"
+        "print(lm.generate('abc abc abc', max_tokens=20).completion_tokens, lm.loaded.tier)"
     )
     done = subprocess.run([sys.executable, "-Pc", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -195,7 +195,7 @@ def test_held_back_text_is_given_to_the_last_token() -> None:
         def finish(self) -> str:
             return "rest"
 
-        def spelled(self, token: int) -> str:
+        def token_text(self, token: int) -> str:
             return str(token)
 
     trace = Trace(FixedPlanner(2), logprobs, Words())  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ def test_reading_leaves_the_target_alone_and_takes_turns_with_it(case: tuple[Pat
             assert guess.result() == guesses
     for slot in range(4):
         heads.release(slot)
-    assert heads.block.slot_bytes() == 0
+    assert heads.layer.slot_bytes() == 0
 
 
 def test_nonsense_is_refused_by_the_library(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_nonsense_is_refused_by_the_library(tmp_path: Path) -> None:
     heads.read(0, 0, states, [5, 6])
     stranger = open_native(folder, "f32", threads=1)
     with pytest.raises(ModelError, match="not those of this model"):
-        NativeHeads(heads.spec, heads._weights, stranger, heads.block)
+        NativeHeads(heads.spec, heads._weights, stranger, heads.layer)
 
 
 def test_medusa(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_blocks_own_weights(whole: tuple[Path, Path]) -> None:
     alone = NativeModel(block_spec(spec, spec_of(folder), len(head)), tensors, "f32", threads=2)
     heads = opened(folder, path, open_native(folder, "f32", threads=1))
     rows, hidden = [Rows(0, 0, (0,) * 4, (-1, 0, 1, 2), 4)], np.random.default_rng(1).normal(size=(4, spec.hidden))
-    ours, theirs = (model.run(rows, (0,), hidden=hidden.astype(np.float32)) for model in (alone, heads.block))
+    ours, theirs = (model.run(rows, (0,), hidden=hidden.astype(np.float32)) for model in (alone, heads.layer))
     np.testing.assert_array_equal(ours.logits, theirs.logits)
     np.testing.assert_array_equal(ours.hidden[0], theirs.hidden[0])
-    assert (heads.block.threads, heads.block.tier) == (1, heads.target.tier)
+    assert (heads.layer.threads, heads.layer.tier) == (1, heads.target.tier)

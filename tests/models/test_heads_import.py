@@ -338,7 +338,7 @@ def test_an_equal_embedding_is_not_kept_twice(tmp_path: Path) -> None:
 def test_of_several_modules_the_first_is_used_and_that_is_said(tmp_path: Path, layout: str) -> None:
     folder = add_mtp(make_checkpoint("qwen3", tmp_path / "m"), layout=layout, modules=3)
     heads: Any = open_heads("", open_decoder(folder, dtype="f64"), folder, tmp_path, "tiny")
-    assert heads.said == f"{folder} holds 3 MTP modules, and the first of them makes every guess"
+    assert heads.note == f"{folder} holds 3 MTP modules, and the first of them makes every guess"
     states = random_states(heads, 32)
     wanted = mtp_chain(folder, [s.astype(float) for s in states], list(TEXT[:ROWS]), list(DRAFTED))
     alike(answers(heads, states, list(TEXT[:ROWS]), list(DRAFTED)), wanted, 1e-6)

@@ -49,7 +49,7 @@ def outputs(spec: DecoderSpec) -> dict[str, int]:
     full = spec.qk_norm == "full"
     rows = {"qkv": q + 2 * kv, "o": h, "gate": spec.mlp, "up": spec.mlp, "down": h}
     rows |= {f"{part}_bias": count for part, count in rows.items()}
-    rows |= {f"{side}_{half}": h for side in ("before", "after") for half in ("attention", "gated")}
+    rows |= {f"{side}_{half}": h for side in ("before", "after") for half in ("attention", "mlp")}
     rows |= {"embedding": spec.vocabulary, "head": spec.vocabulary, "norm": h}
     return rows | {"q_norm": q if full else spec.head_dim, "k_norm": kv if full else spec.head_dim}
 
@@ -152,12 +152,12 @@ def test_the_head_is_the_embedding_another_tensor_or_lacking(tmp_path: Path) -> 
 
 
 def uneven(spec: DecoderSpec, layer: int, prefix: str, inputs: int = 0) -> Iterator[TensorSlot]:
-    """The table of a decoder whose second layer has a gated layer of twice the width."""
+    """The table of a decoder whose second layer has an MLP of twice the width."""
     return layer_tensors(replace(spec, mlp=spec.mlp * 2) if layer == 1 else spec, layer, prefix, inputs)
 
 
 def widened(spec: DecoderSpec, weights: Weights) -> Weights:
-    """Return a checkpoint whose second layer says the same with a gated layer of twice the width: zeros beside it."""
+    """Return a checkpoint whose second layer says the same with an MLP of twice the width: zeros beside it."""
     made = {}
     for name in weights.names():
         values = np.array(weights.raw(name))

@@ -28,9 +28,8 @@ from foredraft.models.native.packing import FILE, HEADER
 from foredraft.models.spec import DecoderSpec, read_spec
 from foredraft.models.weights.base import Weights, held_weights
 from tests.models.checkpoints import FAMILIES, make_checkpoint
-from tests.models.gguf_files import model_file
+from tests.models.gguf_files import OVERRIDES, model_file
 from tests.models.quantised_files import quantised_file
-from tests.models.test_gguf import OVERRIDES
 
 BODIES: Mapping[str, str] = MappingProxyType(
     {

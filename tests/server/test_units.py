@@ -116,11 +116,11 @@ def test_a_prompt_is_its_own_draft() -> None:
 
 
 def test_tallies_together() -> None:
-    from foredraft.serving.answers import total
+    from foredraft.engine.watches.tally import summed
 
     one = Tally(answers=1, tokens=5, passes=3, total=Count(2, 4, 2, [1, 1]), by_drafter={"a": Count(2, 4, 2, [1, 1])})
     two = Tally(answers=1, tokens=9, passes=3, total=Count(3, 9, 5, [3]), by_drafter={"b": Count(3, 9, 5, [3])})
-    whole = total([one, two])
+    whole = summed([one, two])
     assert (whole.answers, whole.tokens, whole.passes) == (2, 14, 6)
     assert whole.total == Count(5, 13, 7, [4, 1])
     assert whole.by_drafter == {"a": Count(2, 4, 2, [1, 1]), "b": Count(3, 9, 5, [3])}

@@ -64,7 +64,7 @@ def test_the_limit_is_never_exceeded(tmp_path: Path) -> None:
     assert not Shards(tmp_path, "key", 2 * shards.limit).full
 
 
-@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "bad disk")])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "bad disk")])
 def test_a_full_disk_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     shards = filled(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}

@@ -57,4 +57,4 @@ def _why_not(planted: bool, p: float, tokens: int, tally: Tally) -> str | None:
         return f"{tokens} tokens are too few: {FEWEST} are needed"
     if planted:
         return None if p < THRESHOLD else POWERLESS
-    return None if p >= THRESHOLD else "the text does not have the model's law"
+    return None if p >= THRESHOLD else "the text does not have the model's distribution"

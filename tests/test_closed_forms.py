@@ -1,4 +1,4 @@
-"""The closed forms that benchmarks/acceptance.py measures against: their definitions, and what the core does."""
+"""The closed forms that benchmarks/rules/acceptance.py measures against: their definitions, and what the core does."""
 
 from __future__ import annotations
 

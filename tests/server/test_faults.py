@@ -322,7 +322,7 @@ def test_our_own_mistakes_are_a_500_and_the_next_request_works(
 
 @pytest.mark.slow
 def test_random_disconnects_leave_nothing_behind(open_server: Serve) -> None:
-    """A short soak; benchmarks/serving.py has the long one."""
+    """A short soak; benchmarks/serving/run.py has the long one."""
     import random
 
     client = open_server(engine={"slots": 3, "queue": 64})

@@ -72,9 +72,9 @@ def make_drafter(
     check_names(names)
     parts = [part.strip() for part in names.split("+")]
     load_heads = load_heads or heads_of(loaded)
-    said = None
+    note = None
     if AUTO in parts:
-        best, said = _best(load_heads)
+        best, note = _best(load_heads)
         parts = list(dict.fromkeys(name for part in parts for name in (best if part == AUTO else (part,))))
     capped = draft_tokens is None and not planned
     floor = FLOOR if capped else 0.0 if planned or len(parts) == 1 else SURE
@@ -82,9 +82,9 @@ def make_drafter(
         _one_drafter(part, loaded, load_draft, capped, floor, temperature, memory, load_heads) for part in parts
     ]
     if not planned:
-        return drafters[0] if len(drafters) == 1 and said is None else FirstOf(drafters, said)
+        return drafters[0] if len(drafters) == 1 and note is None else FirstOf(drafters, note)
     guessing = [part for part in drafters if not isinstance(part, NoDrafter)]
-    return Chooser(guessing, note=said, vocabulary=loaded.target.vocabulary) if guessing else drafters[0]
+    return Chooser(guessing, note=note, vocabulary=loaded.target.vocabulary) if guessing else drafters[0]
 
 
 def _best(load_heads: LoadHeads) -> tuple[tuple[str, ...], str | None]:

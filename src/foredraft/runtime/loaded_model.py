@@ -143,12 +143,9 @@ def open_model(
     runner = replace(runner, notice="; ".join(note for note in (found.notice, runner.notice) if note) or None)
     if (ids := narrow_vocabulary(folder.path, runner.model.vocabulary)) is not None:
         runner = replace(runner, model=NarrowModel(runner.model, ids))
-    own_tokenizer = (
-        tokenizer_of(tokenizer) if tokenizer is not None else Tokenizer.from_folder(folder.path, folder.config)
-    )
-    return replace(
-        _loaded_model(name, runner, own_tokenizer, machine, dtype, folder.identity, folder), install_note=install_note
-    )
+    own = Tokenizer.from_folder(folder.path, folder.config) if tokenizer is None else tokenizer_of(tokenizer)
+    loaded = _loaded_model(name, runner, own, machine, dtype, folder.identity, folder)
+    return replace(loaded, install_note=install_note)
 
 
 def _model_of_module(module: Any, machine: Machine, tokenizer: Any) -> LoadedModel:
@@ -159,10 +156,10 @@ def _model_of_module(module: Any, machine: Machine, tokenizer: Any) -> LoadedMod
     from foredraft.models.hf.module import GenericModel
 
     model = GenericModel(module)
-    own_tokenizer = tokenizer_of(tokenizer) if tokenizer is not None else None
+    own = None if tokenizer is None else tokenizer_of(tokenizer)
     name = str(getattr(module.config, "_name_or_path", "")) or type(module).__name__
     runner = Runner(model, "transformers", model.device, torch_engine("transformers", model.device))
-    return _loaded_model(name, runner, own_tokenizer, machine, model.dtype, model.identity(), None)
+    return _loaded_model(name, runner, own, machine, model.dtype, model.identity(), None)
 
 
 def _loaded_model(

@@ -144,9 +144,9 @@ def named(message: str, fields: Iterable[str]) -> str | None:
     return None
 
 
-def invalid(fault: RequestValidationError) -> ApiError:
+def invalid(error: RequestValidationError) -> ApiError:
     """Return the first thing that is wrong with a body, as one sentence."""
-    errors = fault.errors()
+    errors = error.errors()
     of_first = [each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]]
     first = max(of_first, key=lambda each: len(each["loc"]))  # of a union the branch that came furthest is meant
     place = [part for part in first["loc"] if part != "body"]

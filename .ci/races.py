@@ -43,7 +43,7 @@ def guesses(model: NativeModel, folder: Path) -> list[float]:
     rng = np.random.default_rng(0)
     states = [rng.normal(size=(150, SIZES["hidden"])).astype(np.float32) for _ in heads.spec.taps]
     tokens = [int(token) for token in rng.integers(3, 500, 150)]
-    return heads.chain(0, 0, states, tokens, [0.0] * 4, SamplingParams(1.0), NativeNoise(1)).path
+    return heads.chain(0, 0, states, tokens, [0.0] * 4, SamplingParams(1.0), NativeNoise(1)).confidence
 
 
 def main() -> None:
